@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* node - a YAML document as a tree that remembers line and column. Every scalar is text. */
+#ifndef OB_CONFIG_NODE_H
+#define OB_CONFIG_NODE_H
+
+#include "core/arena.h"
+#include "core/err.h"
+#include "core/opt.h"
+
+enum ob_node_kind { OB_NODE_SCALAR, OB_NODE_MAP, OB_NODE_LIST };
+
+struct ob_node {
+    enum ob_node_kind kind;
+    struct ob_opt_pos pos; /* of the value */
+    const char *text;      /* SCALAR: NUL-terminated, after ${VAR:-default} */
+    bool quoted;           /* SCALAR: written in quotes (then `null` and `~` are text) */
+    /* MAP and LIST: */
+    struct ob_node **items;
+    const char **keys;          /* MAP */
+    struct ob_opt_pos *key_pos; /* MAP */
+    size_t n;
+};
+
+/* Where variables come from; NULL getenv_fn: the environment. */
+struct ob_yaml_env {
+    const char *(*getenv_fn)(void *user, const char *name);
+    void *user;
+    bool expand; /* replace ${VAR} and ${VAR:-default} in scalars ($${ is a literal ${). Templates
+                    of routes use
+                    ${field} too: under the keys in ob_yaml_no_expand nothing is replaced */
+};
+
+/* At most 1 MiB, 64 levels, 100,000 nodes; no aliases, no tags, one document; duplicate keys are
+ * errors. Errors: "file:line:column: what, and what to do". All memory from arena. */
+enum ob_status ob_yaml_parse(struct ob_arena *arena, const char *file, struct ob_str text,
+                             const struct ob_yaml_env *env, struct ob_node **out,
+                             struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_yaml_load(struct ob_arena *arena, const char *file, const struct ob_yaml_env *env,
+                            struct ob_node **out, struct ob_err *err) OB_MUST_CHECK;
+/* NULL if there is none (or map is NULL or no map). */
+const struct ob_node *ob_node_get(const struct ob_node *map, const char *key);
+/* "file:line:column: " + text. */
+enum ob_status ob_node_err(const struct ob_opt_pos *pos, struct ob_err *err, const char *fmt, ...)
+    OB_PRINTF(3, 4);
+/* A user's value wins over base's; maps are merged deeply, lists and scalars replaced. Nodes are
+ * shared. */
+struct ob_node *ob_node_merge(struct ob_arena *arena, const struct ob_node *base,
+                              const struct ob_node *user);
+
+#endif

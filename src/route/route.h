@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* route - 2 DECIDE: where an event goes and which bytes it becomes. Compiled once, then pure and
+ * thread-safe. */
+#ifndef OB_ROUTE_ROUTE_H
+#define OB_ROUTE_ROUTE_H
+
+#include "core/arena.h"
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/opt.h"
+#include "event/msg.h"
+
+struct ob_routes;
+
+enum ob_envelope {
+    OB_ENV_NONE,
+    OB_ENV_CLOUDEVENTS,
+    OB_ENV_CLOUDEVENTS_STRUCTURED,
+    OB_ENV_DEBEZIUM,
+    OB_ENV_TEMPLATE
+};
+
+struct ob_route_conf {
+    const struct ob_node *routes; /* `routes:` list, may be NULL: one default route */
+    const struct ob_node
+        *envelope; /* `envelope:` of the pipeline: a name or a map {template: …}; may be NULL */
+    const char *service;       /* ${service} and the CloudEvents source */
+    const char *default_topic; /* of the default route when routes has none: a template,
+                                  "${topic:-outbox}" if NULL */
+    bool log_key;              /* default key is ${key:-${aggregate_id:-${id}}}: always */
+};
+
+/* Compiles. Errors name file:line:column and, for an unknown field, the nearest known one. */
+enum ob_status ob_routes_new(const struct ob_route_conf *conf, struct ob_routes **out,
+                             struct ob_err *err) OB_MUST_CHECK;
+void ob_routes_free(struct ob_routes *r);
+
+/* Fills *msg; new bytes are taken from arena (scratch is reused between calls). now_us is ${now}.
+ * OB_OK; OB_REJECT: this event cannot be routed or enveloped, with the reason (then msg->key_hash,
+ * dest_hash and destination are still set as well as they can be, so that its key's order holds).
+ */
+enum ob_status ob_route_event(const struct ob_routes *r, const struct ob_event *ev, int64_t now_us,
+                              struct ob_arena *arena, struct ob_buf *scratch, struct ob_msg *msg,
+                              struct ob_err *err) OB_MUST_CHECK;
+
+#endif

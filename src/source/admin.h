@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* admin - what people do to a source from the command line or over HTTP, beside a relay that may be
+ * running. A handle of its own: it owns nothing and needs no epoch. */
+#ifndef OB_SOURCE_ADMIN_H
+#define OB_SOURCE_ADMIN_H
+
+#include "source/source.h"
+
+struct ob_admin; /* each driver has its own */
+
+/* Which dead events (or events). NULL and 0: any. Globs where a name. */
+struct ob_filter {
+    const char *id, *type, *key, *tenant, *reason;
+    int64_t since_us, until_us; /* dead: time of death; events: time of creation */
+    uint64_t after;             /* events: number; for paging */
+    size_t limit;               /* 0: no limit */
+};
+
+struct ob_dead {
+    struct ob_str id, key, type, destination, error;
+    uint32_t attempts;
+    int64_t at_us;
+    int64_t n;                    /* its number */
+    struct ob_str history;        /* JSON array [{"at":…,"attempt":…,"error":…}] */
+    const struct ob_event *event; /* with payload; only in dead_show */
+};
+
+struct ob_shard_status {
+    unsigned shard, shards;
+    char owner[128];
+    int64_t beat_age_ms; /* -1: never */
+    char state[16];      /* running, standby, paused, down, stopped */
+    struct ob_source_status source;
+    int64_t published, failed, in_flight;
+};
+
+struct ob_emit {
+    struct ob_str id; /* empty: made */
+    struct ob_str type, aggregate_type, aggregate_id, key, tenant, topic, payload, headers,
+        metadata;
+    enum ob_payload_kind payload_kind;
+    int64_t entity_version, schema_version;
+};
+
+/* Called for each; returns false to stop. */
+typedef bool ob_dead_fn(void *user, const struct ob_dead *dead);
+typedef bool ob_event_fn(void *user, const struct ob_event *event, const char *state);
+
+enum ob_dead_action { OB_DEAD_RETRY, OB_DEAD_DISCARD };
+
+struct ob_source_admin {
+    enum ob_status (*open)(const char *pipeline, const void *conf, const struct ob_clock *clock,
+                           struct ob_admin **out, struct ob_err *err);
+    void (*close)(struct ob_admin *a);
+    /* The schema's statements as text (print), or applied; *changed: 0 when all was there. dry: say
+     * only what would be done, one line per migration into out. */
+    enum ob_status (*schema)(struct ob_admin *a, bool dry, struct ob_buf *out, unsigned *changed,
+                             struct ob_err *err);
+    void (*schema_print)(struct ob_buf *out);
+    /* Preconditions. Calls found() for each finding: ok, or a problem with its fix. */
+    enum ob_status (*check)(struct ob_admin *a,
+                            void (*found)(void *user, bool ok, const char *what, const char *fix),
+                            void *user, struct ob_err *err);
+    /* All of them in one transaction, in order. ids (n of OB_UUID_TEXT) receives the ids. */
+    enum ob_status (*emit)(struct ob_admin *a, const struct ob_emit *events, size_t n,
+                           char (*ids)[64], struct ob_err *err);
+    /* Newest numbers last; state: pending, published, parked, dead. */
+    enum ob_status (*events)(struct ob_admin *a, const struct ob_filter *f, bool payload,
+                             ob_event_fn *fn, void *user, struct ob_err *err);
+    enum ob_status (*dead_list)(struct ob_admin *a, const struct ob_filter *f, bool full,
+                                ob_dead_fn *fn, void *user, struct ob_err *err);
+    /* Counts first, acts only if !dry. Retried ones keep their order within a key. One transaction.
+     */
+    enum ob_status (*dead_do)(struct ob_admin *a, enum ob_dead_action action,
+                              const struct ob_filter *f, bool dry, size_t *n, struct ob_err *err);
+    enum ob_status (*pause)(struct ob_admin *a, bool paused, struct ob_err *err);
+    /* One row per shard known. Returns how many in *n (at most max). */
+    enum ob_status (*status)(struct ob_admin *a, struct ob_shard_status *out, size_t max, size_t *n,
+                             struct ob_err *err);
+};
+
+#endif

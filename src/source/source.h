@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* source - 1 READ. What every source offers to the relay: one shard's owner, cursor, claims and
+ * settles. Thread: all calls of one source come from its shard's thread. No call blocks longer than
+ * `busy_ms`. */
+#ifndef OB_SOURCE_SOURCE_H
+#define OB_SOURCE_SOURCE_H
+
+#include "core/clock.h"
+#include "core/err.h"
+#include "core/log.h"
+#include "core/opt.h"
+#include "event/event.h"
+#include "event/settle.h"
+
+struct ob_source; /* each driver has its own */
+
+struct ob_source_env {
+    const char *pipeline;
+    unsigned shard, shards;
+    const char *owner; /* host:pid:random, shown to people */
+    const struct ob_clock *clock;
+    const struct ob_log *log;
+};
+
+struct ob_source_caps {
+    bool log; /* has a cursor that moves over a settled prefix; else each event is marked */
+    unsigned settle_every_ms; /* not oftener than this */
+    size_t page;              /* events that one claim best asks for */
+};
+
+/* What `status` shows of a source. -1: not known. Cheap: never counts a big table. */
+struct ob_source_status {
+    int64_t pending; /* at least so many are not settled */
+    int64_t lag_ms;  /* age of the oldest unsettled event */
+    int64_t parked, dead;
+    bool paused;
+};
+
+struct ob_source_driver {
+    const char *name;          /* `type:` in the config file */
+    const char *summary;       /* one line for the docs */
+    const struct ob_opt *opts; /* {0}-terminated */
+    size_t conf_size;          /* of the struct the offsets point into */
+
+    /* *out belongs to the caller, who ends it with close(). Connects; owns nothing yet. */
+    enum ob_status (*open)(const struct ob_source_env *env, const void *conf,
+                           struct ob_source **out, struct ob_source_caps *caps, struct ob_err *err);
+    void (*close)(struct ob_source *s);
+    /* Readable when there may be something new. -1: none. */
+    int (*wait_fd)(const struct ob_source *s);
+    /* Monotonic ms at which to call claim() again although wait_fd was silent. INT64_MAX: never. */
+    int64_t (*wake_at)(const struct ob_source *s);
+
+    /* Tries to become (or checks that it still is) the shard's owner. OB_OK: owner, epoch raised
+     * and all positions loaded from the durable cursor if it was not before. OB_AGAIN: another one
+     * is (err tells who): stand by. */
+    enum ob_status (*own)(struct ob_source *s, struct ob_err *err);
+    /* Says that the owner lives and reads `paused`; called about once a second while owner, also
+     * when the sink is down or the shard idle. OB_FENCED: lost. */
+    enum ob_status (*beat)(struct ob_source *s, bool *paused, struct ob_err *err);
+    /* Gives the shard to whoever waits. Settle first. */
+    void (*disown)(struct ob_source *s);
+
+    /* The next events after those already claimed, at most max and about max_bytes of payload
+     * (always at least one event if there is one). OB_OK: *out has n >= 1. OB_AGAIN: nothing now.
+     */
+    enum ob_status (*claim)(struct ob_source *s, size_t max, size_t max_bytes,
+                            struct ob_batch **out, struct ob_err *err);
+    /* Forgets what was claimed and not settled: the next claim starts at the durable cursor again.
+     */
+    void (*rewind)(struct ob_source *s);
+    /* held[i] = hash i has parked rows, or is held behind a dead one. */
+    enum ob_status (*held)(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
+                           struct ob_err *err);
+    /* Parked rows that may be tried, whole keys at a time: for up to `max` rows, the first rows (at
+     * most per_key) of hashes whose first row waits for `dest` (0: only for time, and that is
+     * over), in order of park_n within a hash. Hashes for which skip() is true (they are in the
+     * window) are passed over. Hashes of other shards never appear. OB_AGAIN: none. `*next_due_ms`
+     * as in struct ob_settled. */
+    enum ob_status (*drain)(struct ob_source *s, uint64_t dest, int64_t now_wall_ms, size_t max,
+                            size_t per_key, bool (*skip)(void *user, uint64_t hash), void *user,
+                            struct ob_batch **out, int64_t *next_due_ms, struct ob_err *err);
+    /* Destinations that parked keys wait for (not 0, not OB_DEST_DEAD), at most max, those > after,
+     * rising. */
+    enum ob_status (*blocked)(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max,
+                              size_t *n, struct ob_err *err);
+
+    /* One transaction, fenced by the epoch. OB_OK: committed. OB_AGAIN: under way, settle_finish()
+     * when wait_fd is readable. OB_RETRY, OB_DOWN: nothing was recorded, call again with the same.
+     * OB_FENCED: nothing was recorded and the shard is not ours. */
+    enum ob_status (*settle)(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,
+                             struct ob_err *err);
+    enum ob_status (*settle_finish)(struct ob_source *s, struct ob_settle *settle,
+                                    struct ob_settled *out,
+                                    struct ob_err *err); /* NULL if never OB_AGAIN */
+    enum ob_status (*status)(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
+
+    const struct ob_source_admin *admin; /* what people do to it; see admin.h */
+};
+
+#endif
