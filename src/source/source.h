@@ -36,6 +36,12 @@ struct ob_source_status {
     bool paused;
 };
 
+/* What a living owner tells about itself. */
+struct ob_beat {
+    const char *state;                             /* running, paused, down, draining */
+    int64_t in_flight, published, failed, retried; /* since the owner started */
+};
+
 struct ob_source_driver {
     const char *name;          /* `type:` in the config file */
     const char *summary;       /* one line for the docs */
@@ -57,7 +63,8 @@ struct ob_source_driver {
     enum ob_status (*own)(struct ob_source *s, struct ob_err *err);
     /* Says that the owner lives and reads `paused`; called about once a second while owner, also
      * when the sink is down or the shard idle. OB_FENCED: lost. */
-    enum ob_status (*beat)(struct ob_source *s, bool *paused, struct ob_err *err);
+    enum ob_status (*beat)(struct ob_source *s, const struct ob_beat *beat, bool *paused,
+                           struct ob_err *err);
     /* Gives the shard to whoever waits. Settle first. */
     void (*disown)(struct ob_source *s);
 

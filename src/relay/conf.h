@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conf - the config file as structs: pipelines with their drivers' own structs filled from the
+ * option tables. */
+#ifndef OB_RELAY_CONF_H
+#define OB_RELAY_CONF_H
+
+#include "config/node.h"
+#include "core/log.h"
+#include "route/route.h"
+#include "sink/sink.h"
+#include "source/source.h"
+
+struct ob_pipeline_conf {
+    const char *name;
+    struct ob_opt_pos pos;
+    const char *profile; /* NULL: none */
+    const struct ob_source_driver *source;
+    const void *source_conf;
+    const struct ob_sink_driver *sink;
+    const void *sink_conf;
+    struct ob_route_conf route;
+    const char *service; /* default: the pipeline's name */
+    int64_t shards;
+    int64_t window, window_bytes;
+    int64_t max_attempts;
+    int64_t retry_first_ms, retry_max_ms, retry_factor_pct, retry_jitter_pct;
+    int64_t publish_timeout_ms, park_after_ms, stuck_after_ms, grace_ms;
+    int order;   /* enum ob_order: strict|pipelined */
+    int on_dead; /* enum ob_on_dead: continue|park */
+};
+
+struct ob_config {
+    struct ob_arena *arena; /* owns everything */
+    const char *file;
+    int log_format, log_level;
+    struct ob_pipeline_conf *pipelines;
+    size_t n;
+};
+
+/* file NULL: $OUTBOX_CONFIG, ./outbox.yaml, /etc/outbox/outbox.yaml. OB_FATAL with
+ * "file:line:column: …". */
+enum ob_status ob_config_load(const char *file, struct ob_config **out,
+                              struct ob_err *err) OB_MUST_CHECK;
+/* Profiles: `profile: NAME` merges profiles/NAME.yaml (looked for beside the binary's data folder,
+ * $OUTBOX_PROFILES) under the user's values. */
+void ob_config_free(struct ob_config *c);
+/* NULL if there is none of that name; name NULL: the only one, or NULL if there are several. */
+const struct ob_pipeline_conf *ob_config_pipeline(const struct ob_config *c, const char *name);
+/* The resulting config, every value with where it came from; secrets hidden. */
+void ob_config_explain(const struct ob_config *c, struct ob_buf *out);
+/* docs/config.md, from the option tables. */
+void ob_config_docs(struct ob_buf *out);
+
+#endif
