@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front of meson and ninja. `make help` lists the targets.
+
+BUILD ?= build
+PYTHON ?= /usr/bin/python3
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+SEEDS ?= 1-1000000
+
+.DEFAULT_GOAL := build
+.PHONY: help build demo test lint format sim bench fuzz install clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo 'variables: BUILD=$(BUILD) JOBS=$(JOBS) SEEDS=$(SEEDS) PREFIX=$(PREFIX) DESTDIR= CC='
+	@echo 'OUTBOX_NO_INSTALL=1: print missing packages instead of installing them'
+
+build: ## build build/outbox and the library (default)
+	@tools/deps build
+	@tools/configure $(BUILD)
+	@ninja -C $(BUILD) -j $(JOBS) --quiet products
+
+demo: build ## show a relay at work: outages and a kill, nothing lost
+	@$(BUILD)/outbox demo $(DEMO_ARGS)
+
+test: ## build with gcc, clang, ASan+UBSan and TSan, and run every test
+	@tools/deps build test
+	@$(PYTHON) tests/run.py --jobs $(JOBS) $(TEST_ARGS)
+
+lint: ## layout, static analysis, include directions, documentation
+	@tools/deps build test lint
+	@$(PYTHON) tools/lint --jobs $(JOBS)
+
+format: ## lay the code out
+	@tools/deps lint
+	@find src include tests examples bench -name '*.[ch]' -print0 | xargs -0 clang-format -i
+
+sim: ## simulate the flow, e.g. make sim SEEDS=1-1000000
+	@tools/deps build test
+	@tools/configure $(BUILD) -Dtests=enabled
+	@ninja -C $(BUILD) -j $(JOBS) --quiet tests/sim/sim
+	@$(BUILD)/tests/sim/sim --seeds $(SEEDS) --jobs $(JOBS)
+
+bench: build ## measure, beside the raw limits of this machine
+	@$(BUILD)/outbox bench $(BENCH_ARGS)
+
+fuzz: ## fuzz YAML, templates and JSON for FUZZ_SECONDS (60) each
+	@tools/deps build test fuzz
+	@tools/fuzz $(or $(FUZZ_SECONDS),60)
+
+install: build ## install program, library and headers under PREFIX (DESTDIR is heeded)
+	@meson configure $(BUILD) -Dprefix=$(PREFIX)
+	@ninja -C $(BUILD) -j $(JOBS) --quiet products
+	@meson install -C $(BUILD) --no-rebuild
+
+clean: ## remove what was built
+	rm -rf build build-*
