@@ -39,19 +39,24 @@ struct ob_jscan {
 };
 
 void ob_jscan_init(struct ob_jscan *s, struct ob_str text);
-/* OB_OK, or OB_REJECT with "byte N: what was wrong". */
+/* OB_OK, or OB_REJECT with "byte N: what was wrong" (N from 0); after that always OB_REJECT. */
 enum ob_status ob_jscan_next(struct ob_jscan *s, struct ob_jtok *tok,
                              struct ob_err *err) OB_MUST_CHECK;
-/* The next whole value (with its nested values) as one raw slice; type is its first token's. */
+/* The next whole value (with its nested values) as one raw slice; type is its first token's. Where
+ * no value comes but a key, a closing bracket or the end, that token is given. */
 enum ob_status ob_jscan_value(struct ob_jscan *s, struct ob_str *raw, enum ob_jtype *type,
                               struct ob_err *err) OB_MUST_CHECK;
-/* Whole text is exactly one JSON value. */
+/* The value that began with the token just read, to its end. */
+enum ob_status ob_jscan_rest(struct ob_jscan *s, const struct ob_jtok *first, struct ob_str *raw,
+                             struct ob_err *err) OB_MUST_CHECK;
+/* Whole text is exactly one JSON value. type may be NULL. */
 enum ob_status ob_json_check(struct ob_str text, enum ob_jtype *type,
                              struct ob_err *err) OB_MUST_CHECK;
 /* Resolves escapes into buf. Lone surrogates become U+FFFD. */
 void ob_jscan_unescape(struct ob_buf *buf, struct ob_str text);
 /* RFC 6901. Finds the raw value at pointer ("" is the whole). OB_OK; OB_AGAIN: not there;
- * OB_REJECT: text is not JSON up to there. Where an object has a key twice the last one counts. */
+ * OB_REJECT: text is not JSON; OB_FATAL: pointer is none. Where an object has a key twice the last
+ * one counts. Indexes of arrays have no leading zeros; "-" is never there. */
 enum ob_status ob_json_pointer(struct ob_str text, struct ob_str pointer, struct ob_str *raw,
                                enum ob_jtype *type, struct ob_err *err) OB_MUST_CHECK;
 

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch - events and everything decoded for them, in one arena. The batch itself stands in it too,
+ * so the arena's count is the batch's. */
+#include "event/event.h"
+
+#define CHUNK ((size_t)64 << 10)
+
+struct ob_batch *ob_batch_new(size_t cap, size_t ceiling)
+{
+    size_t own = sizeof(struct ob_batch), events;
+    struct ob_arena *arena;
+    struct ob_batch *batch;
+
+    if (__builtin_mul_overflow(cap, sizeof(struct ob_event), &events) ||
+        __builtin_add_overflow(own, events, &own))
+        return NULL;
+    /* The ceiling is for what the events hold: their own places come on top. */
+    if (ceiling && __builtin_add_overflow(ceiling, own, &ceiling))
+        ceiling = 0;
+    arena = ob_arena_new(CHUNK, ceiling);
+    if (!arena)
+        return NULL;
+    batch = ob_arena_zalloc(arena, sizeof(*batch));
+    if (batch) {
+        batch->arena = arena;
+        batch->events = ob_arena_zalloc(arena, events);
+    }
+    if (!batch || !batch->events) {
+        ob_arena_unref(arena);
+        return NULL;
+    }
+    return batch;
+}
+
+struct ob_batch *ob_batch_ref(struct ob_batch *batch)
+{
+    ob_arena_ref(batch->arena);
+    return batch;
+}
+
+void ob_batch_unref(struct ob_batch *batch)
+{
+    if (batch)
+        ob_arena_unref(batch->arena);
+}
