@@ -1,0 +1,311 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""run - builds every variant, runs every test and counts them.
+
+    tests/run.py [--jobs N] [--only PHASE[,PHASE…]] [--list]
+
+A test case is one TAP line of a unit test, one program of another meson suite, or one pytest test.
+A build that fails is a failed case, and so is a phase that ran no test. The last line is
+"N passed, N failed, N skipped"; the exit code is 1 if anything failed.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PYTHON = "/usr/bin/python3"
+E2E_AT_ONCE = 4  # these tests mostly wait
+PYTEST_SECONDS = 900  # a file of tests that takes longer hangs
+
+# Build folder, compiler, meson options, how much slower than the plain build, environment.
+SAN = ["-Db_lundef=false", "-Dbuildtype=debugoptimized", "-Dtests=enabled"]
+VARIANTS = {
+    "gcc": ("build", "gcc", ["-Dtests=enabled"], 1, {}),
+    "clang": ("build-clang", "clang", ["-Dtests=enabled"], 1, {}),
+    "asan": (
+        "build-asan",
+        "gcc",
+        ["-Db_sanitize=address,undefined", *SAN],
+        3,
+        {
+            "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
+            "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        },
+    ),
+    "tsan": (
+        "build-tsan",
+        "gcc",
+        ["-Db_sanitize=thread", *SAN],
+        5,
+        {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
+    ),
+}
+
+
+class Count:
+    def __init__(self):
+        self.passed = 0
+        self.failed = []  # (name, why)
+        self.skipped = []
+        self.times = []
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    @property
+    def total(self):
+        return self.passed + len(self.failed) + len(self.skipped)
+
+    def line(self):
+        return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def build(variant, jobs):
+    """Compiles everything of a variant, warnings are errors. Returns the text of a failure."""
+    folder, cc, options, _, _ = VARIANTS[variant]
+    env = dict(os.environ)
+    if variant != "gcc":  # the plain folder is that of `make`, with whatever CC it was made
+        env["CC"] = cc
+    for argv in (
+        [str(ROOT / "tools" / "configure"), folder, *options],
+        ["ninja", "-C", str(ROOT / folder), "-j", str(jobs)],
+    ):
+        r = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        if r.returncode != 0:
+            lines = (r.stdout + r.stderr).splitlines()
+            return "\n".join(lines[-60:])
+        warnings = [x for x in r.stdout.splitlines() if ": warning: " in x]
+        if warnings:
+            return "\n".join(warnings)
+    return None
+
+
+TAP = re.compile(r"^(not )?ok\b\s*(\d+)?\s*(?:- )?([^#]*?)\s*(?:#\s*(SKIP|TODO)\b\s*(.*))?$", re.I)
+
+
+def tap_cases(name, text, count):
+    """One case per TAP line. Returns how many failed."""
+    failed = 0
+    notes = []
+    for line in text.splitlines():
+        m = TAP.match(line)
+        if not m:
+            notes.append(line)
+            continue
+        bad, number, title, directive, why = m.groups()
+        title = f"{name}: {title or number}"
+        if directive and directive.upper() == "SKIP":
+            count.skipped.append((title, why or "no reason given"))
+        elif bad and not directive:
+            count.failed.append((title, "\n".join(notes[-20:])))
+            failed += 1
+        else:
+            count.passed += 1
+        notes = []
+    return failed
+
+
+def meson_case(result, count, prefix):
+    name = f"{prefix}{result['name']}"
+    state = result["result"]
+    stdout = result.get("stdout", "")
+    is_tap = re.search(r"^(not )?ok\b", stdout, re.M) is not None
+    tail = "\n".join((stdout + "\n" + result.get("stderr", "")).splitlines()[-40:])
+    if is_tap:
+        failed = tap_cases(name, stdout, count)
+        # A program that died, hung or broke off has a failure that no TAP line tells.
+        if state in ("FAIL", "ERROR", "TIMEOUT", "INTERRUPT") and not failed:
+            count.failed.append((name, f"{state}, exit code {result.get('returncode')}\n{tail}"))
+    elif state in ("OK", "EXPECTEDFAIL"):
+        count.passed += 1
+    elif state == "SKIP":
+        why = stdout.strip().splitlines()
+        count.skipped.append((name, why[-1] if why else "no reason given"))
+    else:
+        count.failed.append((name, f"{state}, exit code {result.get('returncode')}\n{tail}"))
+
+
+def meson_tests(variant, suites, jobs):
+    """Runs meson test suites of a variant."""
+    folder, _, _, slow, extra = VARIANTS[variant]
+    count = Count()
+    env = {**os.environ, **extra, "OUTBOX_TEST_SLOW": str(slow)}
+    argv = ["meson", "test", "-C", str(ROOT / folder), "--no-rebuild", "--num-processes", str(jobs)]
+    argv += ["--timeout-multiplier", str(slow), "--quiet"]
+    for suite in suites:
+        argv += ["--suite", suite]
+    log = ROOT / folder / "meson-logs" / "testlog.json"
+    log.unlink(missing_ok=True)
+    r = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    prefix = "" if variant == "gcc" else f"{variant}: "
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    for line in lines:
+        meson_case(json.loads(line), count, prefix)
+    if r.returncode != 0 and not count.failed:
+        count.failed.append((f"{prefix}meson test {' '.join(suites)}", (r.stdout + r.stderr)[-4000:]))
+    return count
+
+
+def junit_cases(path, count, prefix):
+    for case in ET.parse(path).getroot().iter("testcase"):
+        name = f"{prefix}{case.get('classname', '')}::{case.get('name', '')}"
+        skipped = case.find("skipped")
+        problem = case.find("failure") if case.find("failure") is not None else case.find("error")
+        if problem is not None:
+            text = f"{problem.get('message', '')}\n{problem.text or ''}"
+            count.failed.append((name, "\n".join(text.splitlines()[-40:])))
+        elif skipped is not None:
+            count.skipped.append((name, skipped.get("message", "no reason given")))
+        else:
+            count.passed += 1
+
+
+def pytest_file(path, marks, env, prefix):
+    """One pytest process for one file, so that files run beside each other."""
+    count = Count()
+    with tempfile.TemporaryDirectory(prefix="outbox-test-") as tmp:
+        xml = pathlib.Path(tmp) / "junit.xml"
+        argv = [PYTHON, "-m", "pytest", "-q", str(path), f"--junit-xml={xml}"]
+        argv += [f"--basetemp={tmp}/t"]
+        if marks:
+            argv += ["-m", marks]
+        started = time.monotonic()
+        try:
+            r = subprocess.run(
+                argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+                timeout=PYTEST_SECONDS,
+            )
+            code, output = r.returncode, r.stdout + r.stderr
+        except subprocess.TimeoutExpired as e:
+            code, output = -1, f"hangs: {(e.stdout or b'').decode(errors='replace')}"
+        if xml.exists():
+            junit_cases(xml, count, prefix)
+        if code not in (0, 5) and not count.failed:  # 5: the marks left nothing
+            count.failed.append((f"{prefix}{path.name}", f"pytest: {code}\n{output[-4000:]}"))
+        count.times.append((time.monotonic() - started, f"{prefix}{path.name}"))
+    return count
+
+
+def pytests(variant, folder, marks):
+    bin_folder, _, _, slow, extra = VARIANTS[variant]
+    env = {**os.environ, **extra, "OUTBOX_TEST_SLOW": str(slow), "PYTHONDONTWRITEBYTECODE": "1"}
+    env["OUTBOX_BIN"] = str(ROOT / bin_folder / "outbox")
+    env["OUTBOX_BUILD"] = str(ROOT / bin_folder)
+    prefix = "" if variant == "gcc" else f"{variant}: "
+    count = Count()
+    files = sorted((ROOT / "tests" / folder).glob("test_*.py"))
+    with concurrent.futures.ThreadPoolExecutor(E2E_AT_ONCE) as pool:
+        for one in pool.map(lambda f: pytest_file(f, marks, env, prefix), files):
+            count.add(one)
+            count.times += one.times
+    return count
+
+
+# name, what it says, variant, what it runs: ("meson", suites) or ("pytest", folder, marks).
+PHASES = [
+    ("build", "build with gcc", "gcc", None),
+    ("unit", "unit tests", "gcc", ("meson", ["unit"])),
+    ("fuzz", "replay of the fuzz corpora", "gcc", ("meson", ["fuzz"])),
+    ("sim", "simulation of the flow", "gcc", ("meson", ["sim"])),
+    ("examples", "examples against the public library", "gcc", ("meson", ["examples"])),
+    ("repo", "tools, documentation and installation", "gcc", ("pytest", "repo", "")),
+    ("e2e", "end-to-end tests", "gcc", ("pytest", "e2e", "")),
+    ("clang", "build with clang", "clang", None),
+    ("asan", "build with ASan and UBSan", "asan", None),
+    ("asan-unit", "unit tests under ASan and UBSan", "asan", ("meson", ["unit", "fuzz"])),
+    ("asan-e2e", "end-to-end tests under ASan and UBSan", "asan", ("pytest", "e2e", "not slow")),
+    ("tsan", "build with TSan", "tsan", None),
+    ("tsan-unit", "unit tests under TSan", "tsan", ("meson", ["unit"])),
+    ("tsan-e2e", "end-to-end tests of what has threads under TSan", "tsan",
+     ("pytest", "e2e", "threads")),
+]
+
+
+def run_phase(phase, jobs, broken):
+    name, _, variant, what = phase
+    count = Count()
+    if what is None:
+        problem = build(variant, jobs)
+        if problem:
+            broken.add(variant)
+            count.failed.append((f"build {variant}", problem))
+    elif variant in broken:
+        count.failed.append((name, f"not run: the {variant} build failed"))
+    elif what[0] == "meson":
+        count = meson_tests(variant, what[1], jobs)
+    else:
+        count = pytests(variant, what[1], what[2])
+    if what is not None and count.total == 0:
+        count.failed.append((name, "ran no test"))
+    return count
+
+
+def report(total, started):
+    if total.skipped:
+        say("\nskipped:")
+        for name, why in total.skipped:
+            say(f"  {name}: {why}")
+    if total.failed:
+        say("\nfailed:")
+        for name, why in total.failed:
+            say(f"  {name}")
+            for line in why.splitlines():
+                say(f"    {line}")
+    say(f"\ntook {time.monotonic() - started:.0f} s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--only", default="", help="phases, with commas between")
+    parser.add_argument("--times", action="store_true", help="show how long each file of tests took")
+    parser.add_argument("--list", action="store_true", help="list the phases")
+    args = parser.parse_args()
+    if args.list:
+        for name, title, _, _ in PHASES:
+            say(f"{name:10} {title}")
+        return 0
+    wanted = [p for p in args.only.split(",") if p]
+    unknown = set(wanted) - {p[0] for p in PHASES}
+    if unknown or not shutil.which("meson"):
+        parser.error(f"no such phase: {', '.join(sorted(unknown))}" if unknown else "no meson")
+
+    started = time.monotonic()
+    total = Count()
+    broken = set()
+    phases = [p for p in PHASES if not wanted or p[0] in wanted]
+    for number, phase in enumerate(phases, 1):
+        say(f"[{number}/{len(phases)}] {phase[1]} …")
+        at = time.monotonic()
+        count = run_phase(phase, args.jobs, broken)
+        total.add(count)
+        result = "ok" if phase[3] is None and not count.failed else count.line()
+        say(f"      {result} ({time.monotonic() - at:.0f} s)")
+        if args.times:
+            for seconds, name in sorted(count.times, reverse=True):
+                say(f"      {seconds:6.1f} s {name}")
+    report(total, started)
+    (ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build" / "test-summary").write_text(total.line() + "\n")
+    say(total.line())
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
