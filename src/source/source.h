@@ -52,7 +52,8 @@ struct ob_source_driver {
     enum ob_status (*open)(const struct ob_source_env *env, const void *conf,
                            struct ob_source **out, struct ob_source_caps *caps, struct ob_err *err);
     void (*close)(struct ob_source *s);
-    /* Readable when there may be something new. -1: none. */
+    /* Readable when there may be something new. -1: none. It stays readable until claim(): wait on
+     * it only while a claim would be made. Silent while the shard is not owned. */
     int (*wait_fd)(const struct ob_source *s);
     /* Monotonic ms at which to call claim() again although wait_fd was silent. INT64_MAX: never. */
     int64_t (*wake_at)(const struct ob_source *s);
@@ -76,6 +77,10 @@ struct ob_source_driver {
     /* Forgets what was claimed and not settled: the next claim starts at the durable cursor again.
      */
     void (*rewind)(struct ob_source *s);
+    /* True: this claimed event was settled before the number of shards was changed; treat it like
+     * another shard's (only the cursor passes it). Asked once the key's hash is known. NULL: never.
+     */
+    bool (*already)(const struct ob_source *s, uint64_t ref, uint64_t hash);
     /* held[i] = hash i has parked rows, or is held behind a dead one. */
     enum ob_status (*held)(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
                            struct ob_err *err);
