@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* yaml - libyaml's events to a tree. Recursion is bounded by OB_YAML_MAX_LEVELS. */
 #include "config/expand.h"
+#include "config/file.h"
 #include "config/node.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include <yaml.h>
 
 struct builder {
@@ -367,40 +364,14 @@ enum ob_status ob_yaml_parse(struct ob_arena *arena, const char *file, struct ob
     return st;
 }
 
-/* At most max + 1 bytes, so that the caller sees when there are more than max. */
-static ssize_t read_all(int fd, char *p, size_t max)
-{
-    size_t n = 0;
-    while (n <= max) {
-        ssize_t got = read(fd, p + n, max + 1 - n);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return -1;
-        if (got == 0)
-            break;
-        n += (size_t)got;
-    }
-    return (ssize_t)n;
-}
-
 enum ob_status ob_yaml_load(struct ob_arena *arena, const char *file, const struct ob_yaml_env *env,
                             struct ob_node **out, struct ob_err *err)
 {
-    enum ob_status st = OB_OK;
     char *p = NULL;
-    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0)
-        return ob_err_set(err, OB_FATAL, "%s: cannot open: %s", file, strerror(errno));
-    p = malloc(OB_YAML_MAX_BYTES + 1);
-    ssize_t n = p ? read_all(fd, p, OB_YAML_MAX_BYTES) : -1;
-    if (!p)
-        st = ob_err_set(err, OB_FATAL, "%s: no memory for the config", file);
-    else if (n < 0)
-        st = ob_err_set(err, OB_FATAL, "%s: cannot read: %s", file, strerror(errno));
-    else
-        st = ob_yaml_parse(arena, file, (struct ob_str){p, (size_t)n}, env, out, err);
+    size_t n = 0;
+    enum ob_status st = ob_file_read(file, OB_YAML_MAX_BYTES, &p, &n, err);
+    if (st == OB_OK)
+        st = ob_yaml_parse(arena, file, (struct ob_str){p, n}, env, out, err);
     free(p);
-    close(fd);
     return st;
 }

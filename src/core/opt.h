@@ -18,6 +18,7 @@ enum ob_opt_type {
     OB_OPT_MAP,   /* struct ob_opt_map: free keys to text, in file order */
     OB_OPT_LIST,  /* struct ob_opt_list: a sequence of text */
     OB_OPT_NODE,  /* const struct ob_node *: the YAML subtree as it is, checked by its reader */
+    OB_OPT_PCT,   /* int64_t percent: 20%, or a factor: 1.5 is 150; within min..max */
 };
 
 enum {
