@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* send - what goes to the sink, and what its verdicts do. */
+#include "flow/internal.h"
+
+int64_t ob__sent_eff(const struct ob_flow *f, const struct slot *s)
+{
+    return s->sent_ms > f->up_ms ? s->sent_ms : f->up_ms;
+}
+
+static uint32_t pick(struct ob_flow *f, const struct dest *d, uint32_t take, size_t max)
+{
+    uint32_t n = 0;
+    for (uint32_t i = d->rhead; i != NIL && n < take && f->n_picked < max; i = f->slots[i].rnext) {
+        f->picked[f->n_picked++] = i;
+        n++;
+    }
+    return n;
+}
+
+/* Destinations take turns; a blocked one gives a single event when its probe is due. */
+static void pick_all(struct ob_flow *f, int64_t now, size_t max)
+{
+    uint32_t start = f->ahead, di = start, cap = ob__dest_cap(f);
+    do {
+        struct dest *d = &f->dests[di];
+        uint32_t take = cap > d->n_sent ? cap - d->n_sent : 0;
+        if (d->blocked)
+            take = now >= d->probe_at && d->probe == NIL ? 1 : 0;
+        pick(f, d, take, max);
+        di = d->anext;
+    } while (di != start && f->n_picked < max);
+    f->ahead = di == start ? f->dests[start].anext : di;
+}
+
+size_t ob_flow_submit(struct ob_flow *f, int64_t now, uint64_t *tokens, size_t max)
+{
+    f->n_picked = 0;
+    if (f->ahead == NIL)
+        return 0;
+    uint32_t left = f->c.max_in_flight > f->n_in_flight ? f->c.max_in_flight - f->n_in_flight : 0;
+    if (max > left)
+        max = left;
+    if (max == 0)
+        return 0;
+    if (!f->down) {
+        pick_all(f, now, max);
+    } else if (f->probe == NIL && now >= f->probe_at) {
+        pick(f, &f->dests[f->ahead], 1, 1);
+        f->ahead = f->dests[f->ahead].anext; /* the next probe is another destination's */
+    }
+    for (uint32_t n = 0; n < f->n_picked; n++)
+        tokens[n] = f->slots[f->picked[n]].token;
+    return f->n_picked;
+}
+
+static void flight_append(struct ob_flow *f, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    s->fnext = NIL;
+    s->fprev = f->ftail;
+    if (f->ftail == NIL)
+        f->fhead = i;
+    else
+        f->slots[f->ftail].fnext = i;
+    f->ftail = i;
+    f->n_in_flight++;
+    f->keys[s->key].n_sent++;
+    f->dests[s->dest].n_sent++;
+}
+
+static void flight_unlink(struct ob_flow *f, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    if (s->fprev == NIL)
+        f->fhead = s->fnext;
+    else
+        f->slots[s->fprev].fnext = s->fnext;
+    if (s->fnext == NIL)
+        f->ftail = s->fprev;
+    else
+        f->slots[s->fnext].fprev = s->fprev;
+    s->fnext = s->fprev = NIL;
+    f->n_in_flight--;
+    f->keys[s->key].n_sent--;
+    f->dests[s->dest].n_sent--;
+}
+
+void ob_flow_accepted(struct ob_flow *f, int64_t now, size_t n)
+{
+    for (size_t p = 0; p < n && p < f->n_picked; p++) {
+        uint32_t i = f->picked[p];
+        struct slot *s = &f->slots[i];
+        ob__ready_unlink(f, i);
+        ob__move(f, s, ON_ACCEPT);
+        s->sent_ms = now;
+        s->submit_no = ++f->submit_no;
+        flight_append(f, i);
+        if (f->dests[s->dest].blocked)
+            f->dests[s->dest].probe = i;
+        if (f->down)
+            f->probe = i;
+        f->st.accepted++;
+    }
+    if (n == 0 && f->n_picked > 0 && f->down)
+        f->probe_at = now + ob_backoff_ms(&f->c.probe, ++f->fails, &f->rand);
+    f->n_picked = 0;
+}
+
+/* The sink is there again: what should have been parked meanwhile is looked at now. */
+void ob__up(struct ob_flow *f, int64_t now)
+{
+    if (!f->down)
+        return;
+    f->down = f->self_down = false;
+    f->fails = 0;
+    f->probe = NIL;
+    f->up_ms = now;
+    for (uint32_t k = 0; k < f->n_keys_cap; k++)
+        if (f->keys[k].used && f->keys[k].next != NIL)
+            ob__key_dirty(f, k);
+}
+
+static void go_down(struct ob_flow *f, int64_t now)
+{
+    if (f->down)
+        return;
+    f->down = true;
+    f->fails = 1;
+    f->probe = NIL;
+    f->probe_at = now + ob_backoff_ms(&f->c.probe, 1, &f->rand);
+}
+
+void ob_flow_sink(struct ob_flow *f, int64_t now, bool up)
+{
+    if (up) {
+        ob__up(f, now);
+        ob__key_clean(f);
+        return;
+    }
+    go_down(f, now);
+    f->self_down = true;
+}
+
+static void on_delivered(struct ob_flow *f, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    struct key *k = &f->keys[s->key];
+    bool overdue = s->state == S_OVERDUE;
+    if ((s->prev != NIL && f->slots[s->prev].state == S_WAITING) ||
+        (k->drop && s->park_n && !overdue))
+        f->st.overtaken++;
+    if (overdue)
+        k->n_parking--;
+    ob__key_dirty(f, s->key);
+    ob__key_unlink(f, i);
+    ob__slot_live(f, s, -1);
+    ob__move(f, s, ON_DELIVERED);
+    f->st.delivered++;
+    f->delivered_new++;
+    if (f->c.log_source && s->park_n == 0 && !(s->flags & F_TODO))
+        ob__slot_over(f, i, ON_RECORDED); /* nothing to record but the cursor: R1 */
+    else
+        ob__slot_todo(f, i);
+}
+
+static void on_failed(struct ob_flow *f, int64_t now, uint32_t i, bool reject)
+{
+    struct slot *s = &f->slots[i];
+    uint32_t k = s->key;
+    s->attempts++;
+    s->flags |= F_SPENT;
+    if (reject) {
+        f->st.rejected++;
+        ob__slot_die(f, i, ON_REJECT);
+    } else if (s->attempts >= s->max_attempts && !OB_MUTANT(M_NO_MAX_ATTEMPTS)) {
+        f->st.retried++;
+        ob__slot_die(f, i, ON_EXHAUSTED);
+    } else {
+        f->st.retried++;
+        ob__slot_park(f, i, ON_RETRY, now + ob_backoff_ms(&f->c.retry, s->attempts, &f->rand));
+        ob__key_hold(f, k, true);
+    }
+    ob__key_dirty(f, k);
+}
+
+/* Back to its place in the key; no attempt is spent. */
+static void on_back(struct ob_flow *f, uint32_t i, enum on on)
+{
+    struct slot *s = &f->slots[i];
+    ob__key_dirty(f, s->key);
+    if (s->state == S_OVERDUE)
+        ob__slot_park(f, i, on, 0);
+    else
+        ob__move(f, s, on);
+}
+
+static void note_ack(struct ob_flow *f, int64_t now, const struct slot *s)
+{
+    struct dest *d = &f->dests[s->dest];
+    f->ack_ms = d->ack_ms = now;
+    if (s->submit_no > f->acked_no)
+        f->acked_no = s->submit_no;
+    if (s->submit_no > d->acked_no)
+        d->acked_no = s->submit_no;
+}
+
+void ob__verdict(struct ob_flow *f, int64_t now, uint32_t i, enum ob_verdict v)
+{
+    struct slot *s = &f->slots[i];
+    uint32_t di = s->dest;
+    bool probe = f->dests[di].probe == i, sink_probe = f->probe == i;
+    flight_unlink(f, i);
+    if (probe)
+        f->dests[di].probe = NIL;
+    if (sink_probe)
+        f->probe = NIL;
+    if (v == OB_V_RETRY && (s->flags & F_UNBLAMED))
+        v = OB_V_BLOCKED;
+    s->flags &= (uint8_t) ~(F_CANCEL | F_UNBLAMED);
+    if (OB_MUTANT(M_RETURNED_LOST) && v == OB_V_RETURNED)
+        v = OB_V_DELIVERED;
+    if ((OB_MUTANT(M_OUTAGE_SPENDS) && v == OB_V_RETURNED) ||
+        (OB_MUTANT(M_BLOCKED_SPENDS) && v == OB_V_BLOCKED))
+        v = OB_V_RETRY;
+    if (v != OB_V_RETURNED) {
+        note_ack(f, now, s);
+        if (sink_probe)
+            ob__up(f, now);
+    } else if (sink_probe) {
+        f->probe_at = now + ob_backoff_ms(&f->c.probe, ++f->fails, &f->rand);
+    }
+    if (v == OB_V_BLOCKED || (v == OB_V_RETURNED && probe && !f->down))
+        ob__dest_block(f, now, di, probe);
+    f->dests[di].n_slots++; /* stays while the slot may go */
+    switch (v) {
+    case OB_V_DELIVERED:
+        on_delivered(f, i);
+        break;
+    case OB_V_RETRY:
+    case OB_V_REJECT:
+        on_failed(f, now, i, v == OB_V_REJECT);
+        break;
+    case OB_V_BLOCKED:
+        on_back(f, i, ON_BLOCKED);
+        break;
+    case OB_V_RETURNED:
+        f->st.returned++;
+        on_back(f, i, ON_RETURNED);
+        break;
+    }
+    if (probe && v != OB_V_BLOCKED && v != OB_V_RETURNED)
+        ob__dest_unblock(f, now, di);
+    if (--f->dests[di].n_slots == 0)
+        ob__dest_drop_if_idle(f, di);
+}
+
+void ob_flow_verdicts(struct ob_flow *f, int64_t now, const struct ob_flow_verdict *v, size_t n)
+{
+    for (size_t p = 0; p < n; p++) {
+        uint32_t i = (uint32_t)(v[p].token & ((1u << TOKEN_BITS) - 1));
+        struct slot *s = i < f->c.window_events ? &f->slots[i] : NULL;
+        bool ours = s && (s->token == v[p].token || OB_MUTANT(M_STALE_TOKEN)) &&
+                    (s->state == S_SENT || s->state == S_OVERDUE);
+        if (!ours) {
+            f->st.late++;
+        } else if (s->flags & F_SETTLING) {
+            s->flags |=
+                F_LATE; /* its row is being written: ob_flow_settle_end() comes back to it */
+            s->late = (uint8_t)v[p].verdict;
+        } else {
+            ob__verdict(f, now, i, v[p].verdict);
+        }
+    }
+    ob__key_clean(f);
+}
+
+static void overdue(struct ob_flow *f, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    struct key *k = &f->keys[s->key];
+    ob__move(f, s, ON_OVERDUE);
+    k->n_parking++;
+    k->last_page = false;
+    s->due_ms = 0;
+    ob__slot_todo(f, i);
+    ob__key_hold(f, s->key, true);
+    ob__key_dirty(f, s->key);
+}
+
+static void ask_cancel(struct ob_flow *f, int64_t now, struct slot *s, unsigned flags)
+{
+    s->flags |= (uint8_t)(F_CANCEL | flags);
+    s->sent_ms =
+        now; /* it has another publish_timeout to answer; its place in the flight list stays */
+    f->cancel[f->n_cancel++] = s->token;
+    f->st.cancelled++;
+}
+
+/* No acknowledgement within publish_timeout. Returns false when the whole sink is to blame. */
+static bool timed_out(struct ob_flow *f, int64_t now, struct slot *s)
+{
+    struct dest *d = &f->dests[s->dest];
+    int64_t sent = ob__sent_eff(f, s);
+    if (f->ack_ms <= sent || (s->flags & F_CANCEL)) {
+        f->wants_reset = true;
+        f->st.resets++;
+        go_down(f, now);
+        return false;
+    }
+    if (d->ack_ms <= sent) {
+        ob__dest_block(f, now, s->dest, false);
+        ask_cancel(f, now, s, F_UNBLAMED);
+    } else if (d->acked_no > s->submit_no) {
+        ask_cancel(f, now, s, 0);
+    }
+    return true;
+}
+
+void ob__flight_tick(struct ob_flow *f, int64_t now)
+{
+    if (f->down) {
+        if (f->probe != NIL && !f->self_down &&
+            now - f->slots[f->probe].sent_ms >= f->c.publish_timeout_ms) {
+            f->slots[f->probe].sent_ms = now;
+            f->wants_reset = true;
+        }
+        return;
+    }
+    if (now < f->check_ms)
+        return;
+    f->check_ms = now + 20;
+    for (uint32_t i = f->fhead, next; i != NIL; i = next) {
+        struct slot *s = &f->slots[i];
+        next = s->fnext;
+        int64_t age = now - ob__sent_eff(f, s);
+        if (age < f->c.park_after_ms && !(s->flags & F_CANCEL))
+            break;
+        if (age >= f->c.publish_timeout_ms && !timed_out(f, now, s))
+            return;
+        /* Something sent later is acknowledged: this one must not hold up the cursor and its key.
+         */
+        if (s->state == S_SENT && s->park_n == 0 && f->acked_no > s->submit_no) {
+            if (OB_MUTANT(M_RESEND_ACCEPTED))
+                ob__verdict(f, now, i, OB_V_RETURNED);
+            else
+                overdue(f, i);
+        }
+    }
+}
+
+size_t ob_flow_cancel(struct ob_flow *f, uint64_t *tokens, size_t max)
+{
+    size_t n = f->n_cancel < max ? f->n_cancel : max;
+    for (size_t p = 0; p < n; p++)
+        tokens[p] = f->cancel[--f->n_cancel];
+    return n;
+}
+
+bool ob_flow_wants_reset(struct ob_flow *f)
+{
+    bool wants = f->wants_reset;
+    f->wants_reset = false;
+    return wants;
+}

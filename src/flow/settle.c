@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* settle - what is to be recorded at the source, and what follows when it is. */
+#include "flow/internal.h"
+
+#include <stdlib.h>
+
+static bool passable(const struct ob_flow *f, const struct ring *r)
+{
+    if (r->slot == NIL)
+        return true;
+    const struct slot *s = &f->slots[r->slot];
+    if (OB_MUTANT(M_SETTLE_BEFORE_ACK) && s->state == S_SENT)
+        return true;
+    /* All of these are in this settle, or have their row already. */
+    return s->state == S_PARKING || s->state == S_DYING || s->state == S_DELIVERED ||
+           s->state == S_OVERDUE || (s->state == S_SENT && s->park_n != 0);
+}
+
+int64_t ob_flow_settle_at(const struct ob_flow *f)
+{
+    if (f->settling)
+        return FOREVER;
+    bool prefix =
+        f->ring_head < f->ring_tail && passable(f, &f->ring[f->ring_head % f->c.window_events]);
+    return f->n_todo > 0 || prefix ? f->settle_ms : FOREVER;
+}
+
+static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
+                 struct ob_settle_op *op)
+{
+    const struct dest *d = &f->dests[s->dest];
+    *op = (struct ob_settle_op){
+        .token = s->token,
+        .hash = f->keys[s->key].hash,
+        .park_n = s->park_n,
+        .attempts = s->attempts,
+        .spent = (s->flags & F_SPENT) != 0,
+    };
+    switch (s->state) {
+    case S_DELIVERED:
+        op->kind = OB_SETTLE_PUBLISHED;
+        break;
+    case S_DYING:
+        op->kind = OB_SETTLE_DEAD;
+        op->hold = f->c.on_dead == OB_ON_DEAD_PARK;
+        break;
+    case S_OVERDUE: /* still in flight: whoever takes over tries it after the time-out */
+        op->kind = OB_SETTLE_PARK;
+        op->due_ms = now + f->c.publish_timeout_ms;
+        break;
+    default:
+        op->kind = OB_SETTLE_PARK;
+        op->due_ms = s->due_ms > now ? s->due_ms : now;
+        op->blocked_dest = s->flags & F_WAITS_DEST ? d->hash : 0;
+        break;
+    }
+}
+
+static int by_claim(const void *a, const void *b)
+{
+    uint64_t x = ((const struct ob_settle_op *)a)->token,
+             y = ((const struct ob_settle_op *)b)->token;
+    return (x > y) - (x < y); /* tokens rise with claims */
+}
+
+bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
+{
+    if (ob_flow_settle_at(f) == FOREVER)
+        return false;
+    *s = (struct ob_settle){.ops = s->ops, .delivered = f->delivered_new};
+    bool sorted = true;
+    for (uint32_t n = 0; n < f->n_todo; n++) {
+        uint32_t i = f->todo[n];
+        struct slot *t = &f->slots[i];
+        t->flags &= (uint8_t)~F_TODO;
+        if (t->state == S_DELIVERED && t->park_n == 0 && f->c.log_source) {
+            ob__slot_over(f, i, ON_RECORDED); /* was overdue; the verdict came before its row */
+            continue;
+        }
+        t->flags |= F_SETTLING;
+        fill(f, now, t, &s->ops[s->n]);
+        sorted = sorted && (s->n == 0 || s->ops[s->n - 1].token < s->ops[s->n].token);
+        s->n++;
+    }
+    f->n_todo = 0;
+    if (!sorted)
+        qsort(s->ops, s->n, sizeof(s->ops[0]), by_claim);
+    f->ring_cut = f->ring_head;
+    while (f->ring_cut < f->ring_tail && passable(f, &f->ring[f->ring_cut % f->c.window_events]))
+        s->ref = f->ring[f->ring_cut++ % f->c.window_events].ref;
+    s->moved = f->ring_cut > f->ring_head;
+    f->settling = s->n > 0 || s->moved;
+    return f->settling;
+}
+
+/* Nothing was recorded: everything is offered again. */
+static void undo(struct ob_flow *f, const struct ob_settle *s, int64_t now)
+{
+    for (size_t n = 0; n < s->n; n++) {
+        uint32_t i = (uint32_t)(s->ops[n].token & ((1u << TOKEN_BITS) - 1));
+        struct slot *t = &f->slots[i];
+        t->flags &= (uint8_t)~F_SETTLING;
+        ob__slot_todo(f, i);
+        if (t->flags & F_LATE) {
+            t->flags &= (uint8_t)~F_LATE;
+            ob__verdict(f, now, i, (enum ob_verdict)t->late);
+        }
+    }
+    f->settle_ms = now + (f->c.settle_every_ms > 100 ? f->c.settle_every_ms : 100);
+}
+
+static void op_done(struct ob_flow *f, int64_t now, const struct ob_settle_op *op)
+{
+    uint32_t i = (uint32_t)(op->token & ((1u << TOKEN_BITS) - 1));
+    struct slot *t = &f->slots[i];
+    struct key *k = &f->keys[t->key];
+    t->flags &= (uint8_t) ~(F_SETTLING | F_SPENT);
+    ob__key_dirty(f, t->key);
+    f->st.settled += !f->c.log_source || t->park_n != 0; /* else the cursor counts it */
+    if (op->kind == OB_SETTLE_PARK) {
+        k->n_parking--;
+        k->durable = true;
+        f->st.parked++;
+        if (op->blocked_dest)
+            ob__dest_rows(f, now, t->dest);
+    } else if (op->kind == OB_SETTLE_DEAD) {
+        k->n_dying--;
+        k->durable = k->durable || op->hold;
+        f->st.dead++;
+    }
+    if (t->state != S_OVERDUE) {
+        ob__slot_over(f, i, ON_RECORDED);
+        return;
+    }
+    ob__move(f, t, ON_RECORDED);
+    t->park_n = op->park_n;
+    k->n_rows++;
+    f->n_rows++;
+    if (t->flags & F_LATE) {
+        t->flags &= (uint8_t)~F_LATE;
+        ob__verdict(f, now, i, (enum ob_verdict)t->late);
+    }
+}
+
+static void release(struct ob_flow *f, uint64_t hash)
+{
+    uint32_t ki = ob__key_find(f, hash);
+    if (ki == NIL)
+        return;
+    struct key *k = &f->keys[ki];
+    if (k->n_slots == 0 && k->durable && !k->dirty)
+        f->n_idle_held--;
+    k->durable = k->last_page = false;
+    if (OB_MUTANT(M_RELEASE_EARLY))
+        k->n_parking = 0;
+    ob__key_dirty(f, ki);
+}
+
+static void pop_prefix(struct ob_flow *f)
+{
+    for (; f->ring_head < f->ring_cut; f->ring_head++) {
+        struct ring *r = &f->ring[f->ring_head % f->c.window_events];
+        if (r->slot != NIL)
+            f->slots[r->slot].ring = UINT64_MAX; /* in flight with a row of its own */
+        f->st.settled++;
+    }
+}
+
+void ob_flow_settle_end(struct ob_flow *f, int64_t now, enum ob_status status,
+                        const struct ob_settle *s, const uint64_t *released, size_t n_released)
+{
+    f->settling = false;
+    f->settle_ms = now + f->c.settle_every_ms;
+    if (status != OB_OK && !OB_MUTANT(M_SETTLE_FAILED_OK)) {
+        undo(f, s, now);
+        ob__key_clean(f);
+        return;
+    }
+    f->delivered_new -= s->delivered;
+    for (size_t n = 0; n < s->n; n++)
+        op_done(f, now, &s->ops[n]);
+    pop_prefix(f);
+    for (size_t n = 0; n < n_released; n++)
+        release(f, released[n]);
+    for (uint32_t n = 0; n < f->n_dirty; n++) {
+        struct key *k = &f->keys[f->dirty[n]];
+        if (k->durable && k->n_rows == 0)
+            k->last_page = false; /* more rows are left than the last page had */
+    }
+    ob__key_clean(f);
+}
+
+size_t ob_flow_freed(struct ob_flow *f, uint64_t *tokens, size_t max)
+{
+    size_t n = 0;
+    for (; n < max && f->n_over > 0; n++, f->n_over--) {
+        uint64_t token = f->over[f->over_at];
+        f->over_at = (f->over_at + 1) % f->c.window_events;
+        struct slot *s = &f->slots[token & ((1u << TOKEN_BITS) - 1)];
+        ob__move(f, s, ON_COLLECTED);
+        s->token = 0;
+        s->next = f->slot_free;
+        f->slot_free = (uint32_t)(s - f->slots);
+        f->n_used--;
+        tokens[n] = token;
+    }
+    return n;
+}

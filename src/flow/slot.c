@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* slot - what happens to one event of the window: taken, parked, dying, over. */
+#include "flow/internal.h"
+
+/* WAITING, READY and in flight: what stands in the way of a blocked destination's share of the
+ * window. */
+void ob__slot_live(struct ob_flow *f, struct slot *s, int delta)
+{
+    struct dest *d = &f->dests[s->dest];
+    d->n_live = (uint32_t)((int64_t)d->n_live + delta);
+    if (d->blocked)
+        f->blocked_live = (uint32_t)((int64_t)f->blocked_live + delta);
+}
+
+uint32_t ob__slot_take(struct ob_flow *f, const struct ob_claimed *c)
+{
+    uint32_t i = f->slot_free;
+    struct slot *s = &f->slots[i];
+    f->slot_free = s->next;
+    f->n_used++;
+    f->bytes += c->bytes;
+    uint64_t no = ++f->claim_no;
+    *s = (struct slot){
+        .token = no << TOKEN_BITS | i,
+        .claim_no = no,
+        .ring = UINT64_MAX,
+        .park_n = c->park_n,
+        .key = ob__key_get(f, c->hash),
+        .dest = ob__dest_get(f, c->dest ? c->dest : 1),
+        .next = NIL,
+        .prev = NIL,
+        .rnext = NIL,
+        .rprev = NIL,
+        .fnext = NIL,
+        .fprev = NIL,
+        .bytes = c->bytes,
+        .attempts = c->attempts,
+        .max_attempts = c->max_attempts ? c->max_attempts : f->c.max_attempts,
+        .state = S_FREE,
+        .flags = c->flags & OB_CLAIM_POISON ? F_POISON : 0,
+    };
+    struct key *k = &f->keys[s->key];
+    if (k->n_slots++ == 0 && k->durable)
+        f->n_idle_held--;
+    struct dest *d = &f->dests[s->dest];
+    if (d->n_slots++ == 0 && d->listed)
+        f->n_idle_dests--;
+    if (s->park_n) {
+        k->n_rows++;
+        f->n_rows++;
+    }
+    ob__move(f, s, ON_CLAIM);
+    ob__slot_live(f, s, 1);
+    return i;
+}
+
+void ob__slot_todo(struct ob_flow *f, uint32_t i)
+{
+    if (f->slots[i].flags & F_TODO)
+        return;
+    f->slots[i].flags |= F_TODO;
+    f->todo[f->n_todo++] = i;
+}
+
+static bool is_live(uint8_t state)
+{
+    return state == S_WAITING || state == S_READY || state == S_SENT || state == S_OVERDUE;
+}
+
+/* Out of the key's and the ready list. The flight list is its owner's business. */
+static void leave(struct ob_flow *f, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    if (s->state == S_READY)
+        ob__ready_unlink(f, i);
+    ob__key_unlink(f, i);
+    ob__slot_live(f, s, -1);
+}
+
+void ob__slot_over(struct ob_flow *f, uint32_t i, enum on on)
+{
+    struct slot *s = &f->slots[i];
+    if (is_live(s->state))
+        leave(f, i);
+    if (s->state != S_OVER)
+        ob__move(f, s, on);
+    if (s->ring != UINT64_MAX && s->ring >= f->ring_head) {
+        f->ring[s->ring % f->c.window_events].slot = NIL; /* R1: the caller has seen to it */
+        s->ring = UINT64_MAX;
+    }
+    struct key *k = &f->keys[s->key];
+    if (s->park_n) {
+        f->n_rows--;
+        if (--k->n_rows == 0)
+            k->drop = false;
+    }
+    k->n_slots--;
+    f->dests[s->dest].n_slots--;
+    f->bytes -= s->bytes;
+    f->over[(f->over_at + f->n_over++) % f->c.window_events] = s->token;
+    if (k->n_slots == 0)
+        ob__key_drop_if_idle(f, s->key);
+    if (f->dests[s->dest].n_slots == 0)
+        ob__dest_drop_if_idle(f, s->dest);
+}
+
+/* Its row is written with the next settle; the key is held from now on. */
+void ob__slot_park(struct ob_flow *f, uint32_t i, enum on on, int64_t due_ms)
+{
+    struct slot *s = &f->slots[i];
+    struct key *k = &f->keys[s->key];
+    if (s->state == S_OVERDUE)
+        k->n_parking--; /* counted when it became overdue */
+    if (s->park_n || s->state == S_SENT || s->state == S_OVERDUE)
+        k->drop = true;
+    leave(f, i);
+    ob__move(f, s, on);
+    s->due_ms = due_ms;
+    k->n_parking++;
+    k->last_page = false;
+    ob__slot_todo(f, i);
+}
+
+void ob__slot_die(struct ob_flow *f, uint32_t i, enum on on)
+{
+    struct slot *s = &f->slots[i];
+    if (s->state == S_OVERDUE)
+        f->keys[s->key].n_parking--;
+    leave(f, i);
+    ob__move(f, s, on);
+    f->keys[s->key].n_dying++;
+    ob__slot_todo(f, i);
+    if (f->c.on_dead == OB_ON_DEAD_PARK) {
+        f->keys[s->key].drop = true;
+        f->keys[s->key].last_page = false;
+        ob__key_hold(f, s->key, true);
+    }
+}
+
+void ob__slot_drop(struct ob_flow *f, uint32_t i)
+{
+    ob__slot_over(f, i, ON_DROP);
+}
