@@ -30,6 +30,11 @@ struct outbox_error {
     char text[504];
 };
 
+/* "0.1.0": of the library that is linked, not of this header. */
+OUTBOX_API const char *outbox_version(void);
+/* "ok", "again", "retry", … Never NULL. */
+OUTBOX_API const char *outbox_status_name(enum outbox_status status);
+
 #ifdef __cplusplus
 }
 #endif
