@@ -69,4 +69,7 @@ struct ob_sink_driver {
                   int grace_ms); /* after it no borrowed byte is touched; no callbacks */
 };
 
+/* Those that need no library. */
+extern const struct ob_sink_driver ob_sink_file, ob_sink_null, ob_sink_stdout;
+
 #endif
