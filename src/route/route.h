@@ -20,14 +20,21 @@ enum ob_envelope {
     OB_ENV_TEMPLATE
 };
 
+/* Ceilings; what is longer is rejected with the reason. */
+#define OB_ROUTE_TOPIC_MAX 32767
+#define OB_ROUTE_KEY_MAX 65535
+#define OB_ROUTE_HEADER_NAME_MAX 255
+#define OB_ROUTE_HEADER_MAX 65535
+#define OB_ROUTE_VALUE_MAX ((size_t)64 << 20) /* of a value that an envelope makes */
+
 struct ob_route_conf {
-    const struct ob_node *routes; /* `routes:` list, may be NULL: one default route */
-    const struct ob_node
-        *envelope; /* `envelope:` of the pipeline: a name or a map {template: …}; may be NULL */
-    const char *service;       /* ${service} and the CloudEvents source */
-    const char *default_topic; /* of the default route when routes has none: a template,
-                                  "${topic:-outbox}" if NULL */
-    bool log_key;              /* default key is ${key:-${aggregate_id:-${id}}}: always */
+    const struct ob_node *routes;   /* `routes:` list, may be NULL: one default route */
+    const struct ob_node *envelope; /* `envelope:` of the pipeline: a name or a map {template: …};
+                                       NULL: cloudevents */
+    const char *service;            /* ${service} and the CloudEvents source */
+    const char *default_topic;      /* of the default route when routes has none: a template,
+                                       "${topic:-outbox}" if NULL */
+    bool log_key;                   /* default key is ${key:-${aggregate_id:-${id}}}: always */
 };
 
 /* Compiles. Errors name file:line:column and, for an unknown field, the nearest known one. */
@@ -35,12 +42,17 @@ enum ob_status ob_routes_new(const struct ob_route_conf *conf, struct ob_routes 
                              struct ob_err *err) OB_MUST_CHECK;
 void ob_routes_free(struct ob_routes *r);
 
-/* Fills *msg; new bytes are taken from arena (scratch is reused between calls). now_us is ${now}.
- * OB_OK; OB_REJECT: this event cannot be routed or enveloped, with the reason (then msg->key_hash,
- * dest_hash and destination are still set as well as they can be, so that its key's order holds).
- */
+/* Fills *msg. Its slices are the event's, arena's or r's own: r must live as long as msg. New bytes
+ * are taken from arena (scratch is reused between calls). now_us is ${now}. OB_OK; OB_REJECT: this
+ * event cannot be routed or enveloped, with the reason (then msg->key_hash, dest_hash and
+ * destination are still set as well as they can be, so that its key's order holds); OB_RETRY: no
+ * memory, or arena is at its ceiling: not the event's fault, nothing is spent. */
 enum ob_status ob_route_event(const struct ob_routes *r, const struct ob_event *ev, int64_t now_us,
                               struct ob_arena *arena, struct ob_buf *scratch, struct ob_msg *msg,
                               struct ob_err *err) OB_MUST_CHECK;
+/* The trace id for log lines and spans: what the route's `trace_id:` gives, else that of the row's
+ * traceparent. Empty: none. */
+struct ob_str ob_route_trace_id(const struct ob_routes *r, const struct ob_event *ev,
+                                int64_t now_us, struct ob_arena *arena, struct ob_buf *scratch);
 
 #endif
