@@ -19,7 +19,7 @@ help: ## show this list
 build: ## build build/outbox and the library (default)
 	@tools/deps build
 	@tools/configure $(BUILD)
-	@ninja -C $(BUILD) -j $(JOBS) --quiet products
+	@tools/compile $(BUILD) $(JOBS) products
 
 demo: build ## show a relay at work: outages and a kill, nothing lost
 	@$(BUILD)/outbox demo $(DEMO_ARGS)
@@ -39,7 +39,7 @@ format: ## lay the code out
 sim: ## simulate the flow, e.g. make sim SEEDS=1-1000000
 	@tools/deps build test
 	@tools/configure $(BUILD) -Dtests=enabled
-	@ninja -C $(BUILD) -j $(JOBS) --quiet tests/sim/sim
+	@tools/compile $(BUILD) $(JOBS) tests/sim/sim
 	@$(BUILD)/tests/sim/sim --seeds $(SEEDS) --jobs $(JOBS)
 
 bench: build ## measure, beside the raw limits of this machine
@@ -51,7 +51,7 @@ fuzz: ## fuzz YAML, templates and JSON for FUZZ_SECONDS (60) each
 
 install: build ## install program, library and headers under PREFIX (DESTDIR is heeded)
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)
-	@ninja -C $(BUILD) -j $(JOBS) --quiet products
+	@tools/compile $(BUILD) $(JOBS) products
 	@meson install -C $(BUILD) --no-rebuild
 
 clean: ## remove what was built

@@ -169,7 +169,7 @@ def junit_cases(path, count, prefix):
         problem = case.find("failure") if case.find("failure") is not None else case.find("error")
         if problem is not None:
             text = f"{problem.get('message', '')}\n{problem.text or ''}"
-            count.failed.append((name, "\n".join(text.splitlines()[-40:])))
+            count.failed.append((name, "\n".join(text.splitlines()[-25:])))
         elif skipped is not None:
             count.skipped.append((name, skipped.get("message", "no reason given")))
         else:
@@ -181,7 +181,7 @@ def pytest_file(path, marks, env, prefix):
     count = Count()
     with tempfile.TemporaryDirectory(prefix="outbox-test-") as tmp:
         xml = pathlib.Path(tmp) / "junit.xml"
-        argv = [PYTHON, "-m", "pytest", "-q", str(path), f"--junit-xml={xml}"]
+        argv = [PYTHON, "-m", "pytest", "-q", "--tb=short", str(path), f"--junit-xml={xml}"]
         argv += [f"--basetemp={tmp}/t"]
         if marks:
             argv += ["-m", marks]
