@@ -4,6 +4,7 @@
 #ifndef OB_RELAY_CONF_H
 #define OB_RELAY_CONF_H
 
+#include "config/explain.h"
 #include "config/node.h"
 #include "core/log.h"
 #include "route/route.h"
@@ -35,19 +36,28 @@ struct ob_config {
     int log_format, log_level;
     struct ob_pipeline_conf *pipelines;
     size_t n;
+    struct ob_explain explain;
 };
 
+#define OB_PIPELINES_MAX 256
+
 /* file NULL: $OUTBOX_CONFIG, ./outbox.yaml, /etc/outbox/outbox.yaml. OB_FATAL with
- * "file:line:column: …". */
+ * "file:line:column: …": one problem per line, as many as fit. `profile: NAME` merges NAME.yaml of
+ * $OUTBOX_PROFILES, the installed profiles or ./profiles under the user's values. */
 enum ob_status ob_config_load(const char *file, struct ob_config **out,
                               struct ob_err *err) OB_MUST_CHECK;
-/* Profiles: `profile: NAME` merges profiles/NAME.yaml (looked for beside the binary's data folder,
- * $OUTBOX_PROFILES) under the user's values. */
+/* The same; problems (may be NULL) gets up to ten, one per line, however long they are. */
+enum ob_status ob_config_load_all(const char *file, struct ob_config **out, struct ob_buf *problems,
+                                  struct ob_err *err) OB_MUST_CHECK;
+/* The same from memory; name stands for the file in messages. */
+enum ob_status ob_config_parse(const char *name, struct ob_str text, struct ob_config **out,
+                               struct ob_buf *problems, struct ob_err *err) OB_MUST_CHECK;
 void ob_config_free(struct ob_config *c);
 /* NULL if there is none of that name; name NULL: the only one, or NULL if there are several. */
 const struct ob_pipeline_conf *ob_config_pipeline(const struct ob_config *c, const char *name);
 /* The resulting config, every value with where it came from; secrets hidden. */
 void ob_config_explain(const struct ob_config *c, struct ob_buf *out);
+void ob_config_explain_json(const struct ob_config *c, struct ob_buf *out);
 /* docs/config.md, from the option tables. */
 void ob_config_docs(struct ob_buf *out);
 

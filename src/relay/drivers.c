@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* drivers - the registry: one line per driver. */
+#include "relay/drivers.h"
+
+#include "ob_build.h"
+
+/* A driver exports its descriptor and nothing else. */
+extern const struct ob_sink_driver ob_sink_file, ob_sink_stdout, ob_sink_null;
+
+const struct ob_source_driver *const ob_source_drivers[] = {
+    NULL,
+};
+
+const struct ob_sink_driver *const ob_sink_drivers[] = {
+    &ob_sink_file,
+    &ob_sink_stdout,
+    &ob_sink_null,
+    NULL,
+};
+
+const struct ob_driver_absent ob_source_absent[] = {
+#if !OB_HAVE_SQLITE
+    {"sqlite", "it was built without SQLite; install its development files and build with "
+               "-Dsqlite=enabled"},
+#endif
+    {NULL, NULL},
+};
+
+const struct ob_driver_absent ob_sink_absent[] = {
+    {NULL, NULL},
+};
