@@ -88,39 +88,38 @@ void ob_arena_unref(struct ob_arena *arena)
     free(arena);
 }
 
-/* n + 15 does not overflow: it is within the ceiling or malloc refuses it. */
-static void *alloc_slow(struct ob_arena *arena, size_t n, size_t align)
+static void *alloc_slow(struct ob_arena *arena, size_t n)
 {
-    size_t size = n > arena->chunk / 4 ? n : arena->chunk;
-    struct chunk *c;
+    bool own = n > arena->chunk / 4;
+    size_t size = own ? n : arena->chunk;
+    struct chunk *c = size < SIZE_MAX / 2 ? malloc(sizeof(*c) + size) : NULL;
     char *p;
 
-    if (n > SIZE_MAX / 2)
-        return NULL;
-    c = malloc(sizeof(*c) + ((size + ALIGN - 1) & ~(size_t)(ALIGN - 1)));
     if (!c)
         return NULL;
     c->next = arena->chunks;
     arena->chunks = c;
     arena->used += n;
-    p = (char *)(c + 1);
-    (void)align; /* a chunk starts aligned for everything */
-    if (size == arena->chunk) {
+    p = (char *)(c + 1); /* aligned for everything */
+    if (!own) {
         arena->p = p + n;
         arena->end = p + size;
-        ASAN_POISON_MEMORY_REGION(arena->p, (size_t)(arena->end - arena->p));
+        ASAN_POISON_MEMORY_REGION(arena->p, size - n);
     }
     return p;
 }
 
 static inline void *take(struct ob_arena *arena, size_t n, size_t align)
 {
-    char *p = arena->p + (-(uintptr_t)arena->p & (align - 1));
+    size_t pad = -(uintptr_t)arena->p & (align - 1);
+    size_t left = (size_t)(arena->end - arena->p);
+    char *p;
 
     if (n > arena->ceiling - arena->used)
         return NULL;
-    if (p > arena->end || n > (size_t)(arena->end - p))
-        return alloc_slow(arena, n, align);
+    if (pad > left || n > left - pad)
+        return alloc_slow(arena, n);
+    p = arena->p + pad;
     arena->used += n;
     arena->p = p + n;
     ASAN_UNPOISON_MEMORY_REGION(p, n);

@@ -30,19 +30,24 @@ int ob_log_level_parse(const char *name, enum ob_log_level *out)
     return -1;
 }
 
-/* Words that logfmt readers take as they are; the rest is quoted. */
+/* Printable ASCII without what logfmt readers cut words at. */
+static bool is_word(unsigned char c)
+{
+    return c > ' ' && c < 0x7f && c != '"' && c != '=' && c != '\\';
+}
+
 static bool is_bare(struct ob_str s)
 {
     for (size_t i = 0; i < s.n; i++)
-        if (s.p[i] <= ' ' || s.p[i] == '"' || s.p[i] == '=' || s.p[i] == '\\' || s.p[i] == 0x7f)
-            return false; /* char may be signed: bytes above 0x7f are quoted, or checked as UTF-8 */
-    return s.n > 0 && ob_utf8_valid(s);
+        if (!is_word((unsigned char)s.p[i]))
+            return false;
+    return s.n > 0;
 }
 
 static void logfmt_key(struct ob_buf *line, const char *key)
 {
     for (const char *p = key; *p; p++)
-        ob_buf_char(line, *p <= ' ' || *p == '"' || *p == '=' || *p == 0x7f ? '_' : *p);
+        ob_buf_char(line, is_word((unsigned char)*p) ? *p : '_');
 }
 
 static void put_text(struct ob_buf *line, enum ob_log_format format, struct ob_str s)
