@@ -66,11 +66,11 @@ static bool allocate(struct ob_flow *f)
 
 struct ob_flow *ob_flow_new(const struct ob_flow_conf *conf, struct ob_err *err)
 {
-    if (conf->window_events == 0 || conf->window_events >= 1u << TOKEN_BITS ||
+    if (conf->window_events == 0 || conf->window_events >= 1u << OB_FLOW_SLOT_BITS ||
         conf->max_in_flight == 0 || conf->max_attempts == 0) {
         ob_err_set(err, OB_FATAL,
                    "flow: window must be 1 to %u, max_in_flight and max_attempts at least 1",
-                   (1u << TOKEN_BITS) - 1);
+                   (1u << OB_FLOW_SLOT_BITS) - 1);
         return NULL;
     }
     struct ob_flow *f = calloc(1, sizeof(*f));
@@ -116,7 +116,7 @@ void ob_flow_reset(struct ob_flow *f)
     forget(f);
     /* Every slot that was used comes out of ob_flow_freed() before it is used again. */
     for (uint32_t p = 0; p < n; p++) {
-        struct slot *s = &f->slots[f->over[p] & ((1u << TOKEN_BITS) - 1)];
+        struct slot *s = &f->slots[OB_FLOW_SLOT(f->over[p])];
         s->token = f->over[p];
         s->state = S_OVER;
     }

@@ -25,6 +25,11 @@
 
 struct ob_flow;
 
+/* Which of the window's places (0 .. window_events-1) a token stands for, until it comes out of
+ * ob_flow_freed(). */
+#define OB_FLOW_SLOT_BITS 20
+#define OB_FLOW_SLOT(token) ((uint32_t)((token) & ((1u << OB_FLOW_SLOT_BITS) - 1)))
+
 enum ob_order { OB_ORDER_STRICT, OB_ORDER_PIPELINED };
 enum ob_on_dead { OB_ON_DEAD_CONTINUE, OB_ON_DEAD_PARK };
 

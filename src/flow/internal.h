@@ -21,7 +21,6 @@
 #include <stdint.h>
 
 #define NIL UINT32_MAX
-#define TOKEN_BITS 20 /* low bits of a token: the slot */
 #define FOREVER INT64_MAX
 
 enum state {

@@ -257,7 +257,7 @@ void ob__verdict(struct ob_flow *f, int64_t now, uint32_t i, enum ob_verdict v)
 void ob_flow_verdicts(struct ob_flow *f, int64_t now, const struct ob_flow_verdict *v, size_t n)
 {
     for (size_t p = 0; p < n; p++) {
-        uint32_t i = (uint32_t)(v[p].token & ((1u << TOKEN_BITS) - 1));
+        uint32_t i = OB_FLOW_SLOT(v[p].token);
         struct slot *s = i < f->c.window_events ? &f->slots[i] : NULL;
         bool ours = s && (s->token == v[p].token || OB_MUTANT(M_STALE_TOKEN)) &&
                     (s->state == S_SENT || s->state == S_OVERDUE);

@@ -97,7 +97,7 @@ bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
 static void undo(struct ob_flow *f, const struct ob_settle *s, int64_t now)
 {
     for (size_t n = 0; n < s->n; n++) {
-        uint32_t i = (uint32_t)(s->ops[n].token & ((1u << TOKEN_BITS) - 1));
+        uint32_t i = OB_FLOW_SLOT(s->ops[n].token);
         struct slot *t = &f->slots[i];
         t->flags &= (uint8_t)~F_SETTLING;
         ob__slot_todo(f, i);
@@ -111,7 +111,7 @@ static void undo(struct ob_flow *f, const struct ob_settle *s, int64_t now)
 
 static void op_done(struct ob_flow *f, int64_t now, const struct ob_settle_op *op)
 {
-    uint32_t i = (uint32_t)(op->token & ((1u << TOKEN_BITS) - 1));
+    uint32_t i = OB_FLOW_SLOT(op->token);
     struct slot *t = &f->slots[i];
     struct key *k = &f->keys[t->key];
     t->flags &= (uint8_t) ~(F_SETTLING | F_SPENT);
@@ -196,7 +196,7 @@ size_t ob_flow_freed(struct ob_flow *f, uint64_t *tokens, size_t max)
     for (; n < max && f->n_over > 0; n++, f->n_over--) {
         uint64_t token = f->over[f->over_at];
         f->over_at = (f->over_at + 1) % f->c.window_events;
-        struct slot *s = &f->slots[token & ((1u << TOKEN_BITS) - 1)];
+        struct slot *s = &f->slots[OB_FLOW_SLOT(token)];
         ob__move(f, s, ON_COLLECTED);
         s->token = 0;
         s->next = f->slot_free;

@@ -21,7 +21,7 @@ uint32_t ob__slot_take(struct ob_flow *f, const struct ob_claimed *c)
     f->bytes += c->bytes;
     uint64_t no = ++f->claim_no;
     *s = (struct slot){
-        .token = no << TOKEN_BITS | i,
+        .token = no << OB_FLOW_SLOT_BITS | i,
         .claim_no = no,
         .ring = UINT64_MAX,
         .park_n = c->park_n,

@@ -3,6 +3,7 @@
 #ifndef OB_RELAY_RELAY_H
 #define OB_RELAY_RELAY_H
 
+#include "core/hist.h"
 #include "relay/conf.h"
 
 struct ob_relay;
@@ -28,6 +29,16 @@ void ob_relay_stop(struct ob_relay *relay);
  * reload or free. Any thread. */
 enum ob_status ob_relay_reload(struct ob_relay *relay, const struct ob_config *config,
                                struct ob_err *err);
+/* For people and benchmarks; any thread. */
+struct ob_relay_stats {
+    uint64_t delivered, failed;
+    size_t running;            /* shards that this process owns */
+    struct ob_hist latency_us; /* created to delivered */
+};
+void ob_relay_stats(const struct ob_relay *relay, struct ob_relay_stats *out);
+/* True while no thread hangs inside a call for longer than its stuck_after: what a process watchdog
+ * asks. */
+bool ob_relay_turns(const struct ob_relay *relay);
 void ob_relay_free(struct ob_relay *relay);
 
 #endif

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shard - the thread of one shard: opens both ends, becomes owner, goes round on poll(2), ends in
+ * order. */
+#include "relay/shard.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct ob_backoff reopen = {
+    .first_ms = 200, .factor_pct = 200, .max_ms = 10000, .jitter_pct = 20};
+
+void ob__shard_stage(struct shard *s, const char *stage)
+{
+    atomic_store_explicit(&s->stage, stage, memory_order_relaxed);
+}
+
+static void set_phase(struct shard *s, enum shard_phase phase)
+{
+    s->phase = phase;
+    atomic_store(&s->phase_seen, (int)phase);
+}
+
+/* A failure that repeats is said once; a new text is said again. */
+static void say_once(struct shard *s, const char *event, const struct ob_err *err)
+{
+    if (strcmp(s->last.text, err->text) == 0)
+        return;
+    s->last = *err;
+    ob_log(&s->log, err->status == OB_AGAIN ? OB_LOG_INFO : OB_LOG_ERROR, event,
+           OB_KC("error", err->text));
+}
+
+static void try_later(struct shard *s)
+{
+    s->failures++;
+    s->retry_at = s->now + ob_backoff_ms(&reopen, s->failures, &s->rand);
+}
+
+void ob__shard_source_failed(struct shard *s, const struct ob_err *err)
+{
+    s->source_down = true;
+    say_once(s, "source.down", err);
+    try_later(s);
+}
+
+void ob__shard_source_fine(struct shard *s)
+{
+    if (!s->source_down)
+        return;
+    s->source_down = false;
+    s->failures = 0;
+    s->last.text[0] = '\0';
+    ob_log(&s->log, OB_LOG_INFO, "source.up", OB_KC("source", s->conf->source->name));
+}
+
+/* ---- opening and closing ---- */
+
+static void close_sink(struct shard *s, int grace_ms)
+{
+    if (s->sink)
+        s->conf->sink->close(s->sink, grace_ms);
+    s->sink = NULL;
+    s->n_verdicts = 0;
+}
+
+/* Nothing of the window is needed any more: the sink must not hold a message. */
+static void forget(struct shard *s)
+{
+    if (s->flow) {
+        ob_flow_reset(s->flow);
+        ob__shard_collect(s);
+    }
+    ob_flow_free(s->flow);
+    s->flow = NULL;
+    ob_batch_unref(s->kept);
+    s->kept = NULL;
+    s->settle_open = false;
+}
+
+static void close_source(struct shard *s)
+{
+    if (s->source)
+        s->conf->source->close(s->source);
+    s->source = NULL;
+}
+
+void ob__shard_fenced(struct shard *s, const struct ob_err *why)
+{
+    ob_log(&s->log, OB_LOG_WARN, "relay.fenced", OB_KC("error", why->text));
+    close_sink(s, 0);
+    forget(s);
+    s->conf->source->disown(s->source);
+    s->own_at = s->now + 1000;
+    set_phase(s, PHASE_STANDBY);
+}
+
+static enum ob_status open_source(struct shard *s, struct ob_err *err)
+{
+    struct ob_source_env env = {.pipeline = s->conf->name,
+                                .shard = s->no,
+                                .shards = (unsigned)s->conf->shards,
+                                .owner = s->owner,
+                                .clock = s->clock,
+                                .log = &s->log};
+    memset(&s->source_caps, 0, sizeof(s->source_caps));
+    enum ob_status st =
+        s->conf->source->open(&env, s->conf->source_conf, &s->source, &s->source_caps, err);
+    if (st == OB_OK && (s->source_caps.page == 0 || s->source_caps.page > s->window))
+        s->source_caps.page = s->window;
+    return st;
+}
+
+static enum ob_status open_sink(struct shard *s, struct ob_err *err)
+{
+    struct ob_sink_env env = {.pipeline = s->conf->name,
+                              .shard = s->no,
+                              .shards = (unsigned)s->conf->shards,
+                              .clock = s->clock,
+                              .log = &s->log,
+                              .events = &ob__shard_sink_events,
+                              .user = s};
+    memset(&s->sink_caps, 0, sizeof(s->sink_caps));
+    return s->conf->sink->open(&env, s->conf->sink_conf, &s->sink, &s->sink_caps, err);
+}
+
+static enum ob_status open_flow(struct shard *s, struct ob_err *err)
+{
+    const struct ob_pipeline_conf *c = s->conf;
+    size_t flight = s->sink_caps.max_in_flight;
+    struct ob_flow_conf f = {
+        .window_events = (uint32_t)s->window,
+        .window_bytes = (uint64_t)c->window_bytes,
+        .max_in_flight = flight > 0 && flight < s->window ? (uint32_t)flight : (uint32_t)s->window,
+        .order = (enum ob_order)c->order,
+        .on_dead = (enum ob_on_dead)c->on_dead,
+        .ordered_sink = s->sink_caps.ordered,
+        .log_source = s->source_caps.log,
+        .max_attempts = (uint32_t)c->max_attempts,
+        .retry = {.first_ms = (uint32_t)c->retry_first_ms,
+                  .factor_pct = (uint32_t)c->retry_factor_pct,
+                  .max_ms = (uint32_t)c->retry_max_ms,
+                  .jitter_pct = (uint32_t)c->retry_jitter_pct},
+        .probe = {.first_ms = 200, .factor_pct = 200, .max_ms = 10000, .jitter_pct = 20},
+        .park_after_ms = (uint32_t)c->park_after_ms,
+        .publish_timeout_ms = (uint32_t)c->publish_timeout_ms,
+        .settle_every_ms = s->source_caps.settle_every_ms,
+        .held_max = 8192,
+        .dest_max = 1024,
+        .seed = ob_rand_next(&s->rand),
+    };
+    s->flow = ob_flow_new(&f, err);
+    return s->flow ? OB_OK : OB_FATAL;
+}
+
+/* ---- phases ---- */
+
+static void finish(struct shard *s, enum ob_status result)
+{
+    s->result = result;
+    set_phase(s, PHASE_ENDED);
+}
+
+static void phase_opening(struct shard *s)
+{
+    struct ob_err err = {.text = ""};
+    if (s->now < s->retry_at)
+        return;
+    ob__shard_stage(s, "open source");
+    enum ob_status st = open_source(s, &err);
+    if (st == OB_OK) {
+        s->failures = 0;
+        s->own_at = s->now;
+        set_phase(s, PHASE_STANDBY);
+        return;
+    }
+    err.status = st;
+    say_once(s, "source.open", &err);
+    if (s->relay->opts.once && st == OB_FATAL)
+        finish(s, st);
+    try_later(s);
+}
+
+static void start_running(struct shard *s)
+{
+    struct ob_err err = {.text = ""};
+    ob__shard_stage(s, "open sink");
+    enum ob_status st = open_sink(s, &err); /* its caps shape the flow */
+    if (st == OB_OK)
+        st = open_flow(s, &err);
+    if (st != OB_OK) {
+        say_once(s, "sink.open", &err);
+        close_sink(s, 0);
+        forget(s);
+        s->conf->source->disown(s->source);
+        if (s->relay->opts.once && st == OB_FATAL)
+            finish(s, st);
+        try_later(s);
+        s->own_at = s->retry_at;
+        return;
+    }
+    s->failures = 0;
+    s->last.text[0] = '\0';
+    s->sink_down = s->source_down = s->stuck_said = s->paused = false;
+    s->claim_ready = true;
+    s->beat_at = s->scan_at = s->due_at = s->progress_ms = s->now;
+    set_phase(s, PHASE_RUNNING);
+    ob_log(&s->log, OB_LOG_INFO, "relay.start", OB_KC("source", s->conf->source->name),
+           OB_KC("sink", s->conf->sink->name), OB_KC("owner", s->owner));
+}
+
+static void phase_standby(struct shard *s)
+{
+    struct ob_err err = {.text = ""};
+    if (s->now < s->own_at)
+        return;
+    ob__shard_stage(s, "own");
+    enum ob_status st = s->conf->source->own(s->source, &err);
+    if (st == OB_OK) {
+        start_running(s);
+        return;
+    }
+    err.status = st;
+    say_once(s, st == OB_AGAIN ? "relay.standby" : "source.own", &err);
+    s->own_at = s->now + (st == OB_AGAIN ? 500 : 1000);
+    if (st == OB_FATAL) { /* reopen from the start: the file may be another one by then */
+        close_source(s);
+        if (s->relay->opts.once)
+            finish(s, st);
+        else
+            set_phase(s, PHASE_OPENING);
+        try_later(s);
+    }
+}
+
+static const char *state_name(const struct shard *s)
+{
+    if (atomic_load(&s->stop))
+        return "draining";
+    return s->paused ? "paused" : s->sink_down ? "down" : "running";
+}
+
+static void beat(struct shard *s)
+{
+    struct ob_flow_stats st;
+    ob_flow_stats(s->flow, &st);
+    struct ob_beat b = {.state = state_name(s),
+                        .in_flight = st.in_flight,
+                        .published = (int64_t)atomic_load(&s->delivered),
+                        .failed = (int64_t)atomic_load(&s->failed),
+                        .retried = (int64_t)st.retried};
+    struct ob_err err = {.text = ""};
+    bool paused = s->paused;
+    ob__shard_stage(s, "beat");
+    enum ob_status got = s->conf->source->beat(s->source, &b, &paused, &err);
+    s->beat_at = s->now + 1000;
+    if (got == OB_FENCED) {
+        ob__shard_fenced(s, &err);
+        return;
+    }
+    if (got != OB_OK) {
+        ob__shard_source_failed(s, &err);
+        return;
+    }
+    if (paused != s->paused)
+        ob_log(&s->log, OB_LOG_INFO, paused ? "relay.paused" : "relay.resumed",
+               OB_KI("in_flight", st.in_flight));
+    s->paused = paused;
+}
+
+/* Names the stage that does not move while there is work. */
+static void watch(struct shard *s)
+{
+    struct ob_flow_stats st;
+    if (s->now - s->progress_ms < s->conf->stuck_after_ms) {
+        s->stuck_said = false;
+        return;
+    }
+    ob_flow_stats(s->flow, &st);
+    if (s->stuck_said || st.in_window == 0 || s->paused)
+        return;
+    const char *stage = s->source_down     ? "settle: the source does not take it"
+                        : st.down          ? "sink: down"
+                        : st.in_flight     ? "sink: no acknowledgement comes"
+                        : st.blocked_dests ? "destination: blocked"
+                                           : "submit: the sink takes nothing";
+    s->stuck_said = true;
+    ob_log(&s->log, OB_LOG_ERROR, "relay.stuck", OB_KC("stage", stage),
+           OB_KI("in_window", st.in_window), OB_KI("in_flight", st.in_flight),
+           OB_KI("since_ms", s->now - s->progress_ms),
+           OB_KC("error", st.down ? s->sink_why.text : s->last.text));
+}
+
+static void end_running(struct shard *s, int grace_ms, enum ob_status result)
+{
+    close_sink(s, grace_ms);
+    forget(s);
+    s->conf->source->disown(s->source);
+    ob_log(&s->log, OB_LOG_INFO, "relay.stop", OB_KI("published", atomic_load(&s->delivered)),
+           OB_KI("failed", atomic_load(&s->failed)));
+    finish(s, result);
+}
+
+/* No new work; what is in flight is waited for and recorded. True when all is. */
+static bool quiet(struct shard *s)
+{
+    struct ob_flow_stats st;
+    ob_flow_stats(s->flow, &st);
+    return st.in_flight == 0 && !s->settle_open && ob_flow_settle_at(s->flow) == INT64_MAX;
+}
+
+static void take_routes(struct shard *s)
+{
+    const struct ob_config *config = atomic_exchange(&s->reload, NULL);
+    const struct ob_pipeline_conf *c = config ? ob_config_pipeline(config, s->conf->name) : NULL;
+    struct ob_routes *routes = NULL;
+    struct ob_err err = {.text = ""};
+    if (!c || ob_routes_new(&c->route, &routes, &err) != OB_OK) {
+        ob_log(&s->log, OB_LOG_ERROR, "relay.reload",
+               OB_KC("error",
+                     c ? err.text : "the pipeline is not in the new file; the old routes stay"));
+        return;
+    }
+    ob_flow_reset(s->flow);
+    ob__shard_collect(s);
+    ob_batch_unref(s->kept);
+    s->kept = NULL;
+    s->conf->source->rewind(s->source);
+    ob_routes_free(s->routes);
+    s->routes = routes;
+    s->claim_ready = true;
+    s->scan_at = s->due_at = s->now;
+    ob_log(&s->log, OB_LOG_INFO, "relay.reload", OB_KB("ok", true));
+}
+
+/* `once`: nothing to claim, nothing in the window, nothing due. Or it cannot be done now. */
+static void check_once(struct shard *s)
+{
+    if (!s->relay->opts.once || atomic_load(&s->stop))
+        return;
+    if (!s->claim_ready && !s->kept && ob_flow_idle(s->flow) && s->due_at > s->now + 50)
+        end_running(s, 0, OB_OK);
+    else if ((s->sink_down || s->source_down || s->paused) &&
+             s->now - s->progress_ms > s->conf->grace_ms)
+        end_running(s, 0, OB_DOWN);
+}
+
+static void phase_running(struct shard *s)
+{
+    bool stopping = atomic_load(&s->stop) > 0, reloading = atomic_load(&s->reload) != NULL;
+    if (s->now >= s->beat_at)
+        beat(s);
+    if (s->phase != PHASE_RUNNING)
+        return;
+    ob__shard_poll_sink(s);
+    ob_flow_tick(s->flow, s->now);
+    if (!s->source_down || s->now >= s->retry_at)
+        ob__shard_settle(s);
+    if (s->phase != PHASE_RUNNING)
+        return;
+    ob__shard_collect(s);
+    if (!stopping && !reloading && !s->paused) {
+        if (!s->source_down || s->now >= s->retry_at) {
+            if (s->now >= s->scan_at)
+                ob__shard_scan(s);
+            ob__shard_drain(s);
+            if (s->phase == PHASE_RUNNING)
+                ob__shard_claim(s);
+        }
+        if (s->phase != PHASE_RUNNING)
+            return;
+        ob__shard_submit(s);
+    } else if (reloading && !stopping && quiet(s)) {
+        take_routes(s);
+    }
+    ob__shard_report(s);
+    watch(s);
+    check_once(s);
+}
+
+/* ---- waiting ---- */
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool wants_claim(const struct shard *s)
+{
+    return !s->paused && !atomic_load(&s->stop) && !atomic_load(&s->reload) &&
+           ob_flow_room(s->flow, NULL) > 0 && s->pinned <= 2 * (size_t)s->conf->window_bytes;
+}
+
+static int64_t running_wake(const struct shard *s)
+{
+    int64_t at = earlier(s->beat_at, ob_flow_wake_at(s->flow, s->now));
+    at = earlier(at, s->conf->sink->wake_at(s->sink));
+    if (s->source_down)
+        at = earlier(s->beat_at, s->retry_at > s->now ? s->retry_at : s->now + 20);
+    else if (wants_claim(s))
+        at = s->claim_ready ? s->now : earlier(at, s->conf->source->wake_at(s->source));
+    if (!s->source_down && !s->paused && ob_flow_drain_room(s->flow) > 0)
+        at = earlier(at, earlier(s->due_at, s->scan_at));
+    if (atomic_load(&s->stop) || atomic_load(&s->reload) || s->relay->opts.once)
+        at = earlier(at, s->now + 20);
+    return at;
+}
+
+static int64_t wake_at(const struct shard *s)
+{
+    switch (s->phase) {
+    case PHASE_OPENING:
+        return s->retry_at;
+    case PHASE_STANDBY:
+        return s->own_at;
+    case PHASE_RUNNING:
+        return running_wake(s);
+    case PHASE_ENDED:
+        break;
+    }
+    return s->now;
+}
+
+static void wait_round(struct shard *s)
+{
+    struct pollfd fds[3] = {{.fd = s->wake_fd, .events = POLLIN},
+                            {.fd = -1, .events = POLLIN},
+                            {.fd = -1, .events = POLLIN}};
+    if (s->phase == PHASE_RUNNING) {
+        fds[1].fd = s->conf->sink->wait_fd(s->sink);
+        if (s->settle_open || (wants_claim(s) && !s->claim_ready && !s->source_down))
+            fds[2].fd = s->conf->source->wait_fd(s->source);
+    }
+    int64_t at = wake_at(s), wait_ms = at > s->now ? at - s->now : 0;
+    ob__shard_stage(s, "wait");
+    int timeout = wait_ms > 1000 ? 1000 : (int)wait_ms; /* a round a second, for the watchdog */
+    int n = poll(fds, 3, timeout);
+    if (n > 0 && fds[0].revents) {
+        uint64_t count;
+        ssize_t got = read(s->wake_fd, &count, sizeof(count));
+        (void)got;
+    }
+    s->now = ob_clock_mono_ms(s->clock);
+    if (s->phase != PHASE_RUNNING)
+        return;
+    if ((n > 0 && fds[2].revents) || s->now >= s->conf->source->wake_at(s->source))
+        s->claim_ready = true;
+}
+
+static void check_stop(struct shard *s)
+{
+    int stop = atomic_load(&s->stop);
+    if (stop == 0)
+        return;
+    if (s->phase != PHASE_RUNNING) {
+        finish(s, s->relay->opts.once ? OB_DOWN : OB_OK);
+        return;
+    }
+    if (s->stop_at == 0)
+        s->stop_at = s->now + s->conf->grace_ms;
+    if (quiet(s))
+        end_running(s, 0, OB_OK);
+    else if (stop > 1 || s->now >= s->stop_at)
+        end_running(s, 0, OB_DOWN); /* unsettled ones are delivered again by the next owner */
+}
+
+/* `once` waits for an owner or a source that is down no longer than the grace period. */
+static void check_once_waiting(struct shard *s)
+{
+    if (s->relay->opts.once && (s->phase == PHASE_OPENING || s->phase == PHASE_STANDBY) &&
+        s->now - s->progress_ms > s->conf->grace_ms)
+        finish(s, OB_DOWN);
+}
+
+void *ob__shard_main(void *arg)
+{
+    struct shard *s = arg;
+    s->now = s->progress_ms = ob_clock_mono_ms(s->clock);
+    while (s->phase != PHASE_ENDED) {
+        atomic_store_explicit(&s->round_ms, s->now, memory_order_relaxed);
+        if (s->phase == PHASE_OPENING)
+            phase_opening(s);
+        if (s->phase == PHASE_STANDBY)
+            phase_standby(s);
+        if (s->phase == PHASE_RUNNING)
+            phase_running(s);
+        check_once_waiting(s);
+        if (s->phase != PHASE_ENDED)
+            check_stop(s);
+        if (s->phase != PHASE_ENDED)
+            wait_round(s);
+    }
+    close_source(s);
+    atomic_fetch_add(&s->relay->ended, 1);
+    uint64_t one = 1;
+    ssize_t put = write(s->relay->wake_fd, &one, sizeof(one));
+    (void)put;
+    return NULL;
+}
+
+/* ---- memory ---- */
+
+enum ob_status ob__shard_init(struct shard *s, struct ob_relay *relay,
+                              const struct ob_pipeline_conf *conf, unsigned no, struct ob_err *err)
+{
+    memset(s, 0, sizeof(*s));
+    s->relay = relay;
+    s->conf = conf;
+    s->no = no;
+    s->clock = relay->opts.clock;
+    s->log = *relay->opts.log;
+    s->log.pipeline = conf->name;
+    s->log.shard = conf->shards > 1 ? (int)no : -1;
+    s->window = (size_t)conf->window;
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    ob_buf_init(&s->scratch, 0);
+    s->rand.state = (uint64_t)ob_clock_wall_us(s->clock) ^ ((uint64_t)getpid() << 32) ^ no;
+    char host[64] = "localhost";
+    gethostname(host, sizeof(host) - 1);
+    snprintf(s->owner, sizeof(s->owner), "%s:%d:%08x", host, (int)getpid(),
+             (unsigned)(ob_rand_next(&s->rand) & 0xffffffffu));
+    size_t w = s->window;
+    s->entries = calloc(w, sizeof(*s->entries));
+    s->claimed = calloc(w, sizeof(*s->claimed));
+    s->tokens = calloc(w, sizeof(*s->tokens));
+    s->hashes = calloc(w, sizeof(*s->hashes));
+    s->released = calloc(w, sizeof(*s->released));
+    s->held = calloc(w, sizeof(*s->held));
+    s->verdicts = calloc(w, sizeof(*s->verdicts));
+    s->msgs = calloc(w, sizeof(*s->msgs));
+    s->ops = calloc(w, sizeof(*s->ops));
+    if (s->wake_fd < 0 || !s->entries || !s->claimed || !s->tokens || !s->hashes || !s->released ||
+        !s->held || !s->verdicts || !s->msgs || !s->ops)
+        return ob_err_set(err, OB_FATAL, "pipeline %s: no memory for a window of %zu events",
+                          conf->name, w);
+    return ob_routes_new(&conf->route, &s->routes, err);
+}
+
+void ob__shard_clear(struct shard *s)
+{
+    ob_routes_free(s->routes);
+    ob_buf_clear(&s->scratch);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
+    free(s->entries);
+    free(s->claimed);
+    free(s->tokens);
+    free(s->hashes);
+    free(s->released);
+    free(s->held);
+    free(s->verdicts);
+    free(s->msgs);
+    free(s->ops);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shard - one thread, one source, one flow, one sink. Shared by the files of relay/ only.
+ *
+ * Life: open the source, stand by until owner, open the sink, run; fenced or asked to stop: sink
+ * closed, flow forgotten, shard given up. Everything but `stop`, `reload`, `stats` and the
+ * watchdog's fields belongs to the shard's thread. */
+#ifndef OB_RELAY_SHARD_H
+#define OB_RELAY_SHARD_H
+
+#include "core/hist.h"
+#include "flow/flow.h"
+#include "relay/relay.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Claimed together, freed together. `live`: events of it that are in the window, and one while it
+ * is read. */
+struct page {
+    struct ob_batch *batch;
+    struct ob_msg *msgs; /* in the batch's arena, one per event */
+    size_t live, bytes;
+};
+
+/* What the relay keeps of an event in the window; index: low bits of its token. */
+struct entry {
+    struct page *page;
+    const struct ob_msg *msg;
+    char *reason; /* of the last verdict that was not delivered; malloc'd */
+};
+
+enum shard_phase { PHASE_OPENING, PHASE_STANDBY, PHASE_RUNNING, PHASE_ENDED };
+
+struct shard {
+    struct ob_relay *relay;
+    const struct ob_pipeline_conf *conf;
+    unsigned no;
+    struct ob_log log;
+    const struct ob_clock *clock;
+    char owner[96];
+    pthread_t thread;
+    bool started;
+    int wake_fd;
+
+    /* From other threads. */
+    _Atomic int stop;                         /* 1: drain and settle; 2: at once */
+    _Atomic(const struct ob_config *) reload; /* routes to take */
+    _Atomic(const char *) stage;              /* what the thread is doing */
+    _Atomic int64_t round_ms;                 /* when the last round began */
+    _Atomic uint64_t delivered, failed;       /* for people; since start */
+    struct ob_hist latency_us;                /* created to delivered */
+    _Atomic int phase_seen;
+
+    enum shard_phase phase;
+    struct ob_source *source;
+    struct ob_source_caps source_caps;
+    struct ob_sink *sink;
+    struct ob_sink_caps sink_caps;
+    struct ob_flow *flow;
+    struct ob_routes *routes;
+    struct ob_buf scratch;
+    struct ob_rand rand;
+
+    size_t window;
+    struct entry *entries;
+    struct ob_claimed *claimed;
+    uint64_t *tokens, *hashes, *released;
+    bool *held;
+    struct ob_flow_verdict *verdicts;
+    size_t n_verdicts;
+    const struct ob_msg **msgs;
+    struct ob_settle_op *ops;
+    struct ob_settle settle;
+    bool settle_open;      /* handed to the source, not finished */
+    size_t pinned;         /* bytes of pages in memory */
+    struct ob_batch *kept; /* claimed, not yet taken by the flow */
+
+    int64_t now;
+    int64_t retry_at; /* opening, or a source that is down */
+    unsigned failures;
+    int64_t beat_at, scan_at, due_at, own_at, stop_at, report_at;
+    int64_t progress_ms; /* when something last moved */
+    bool claim_ready, paused, stuck_said, sink_down, source_down;
+    uint64_t reported_delivered, reported_failed, flow_delivered, flow_failed;
+    enum ob_status result; /* `once`: how it ended */
+    struct ob_err last;    /* why it waits; also the text that was logged last */
+    struct ob_err sink_why;
+};
+
+static inline struct entry *entry_of(struct shard *s, uint64_t token)
+{
+    return &s->entries[OB_FLOW_SLOT(token)];
+}
+
+/* shard.c */
+void ob__shard_stage(struct shard *s, const char *stage);
+void ob__shard_fenced(struct shard *s, const struct ob_err *why);
+/* The source failed with OB_DOWN or OB_RETRY: wait a while; said once. */
+void ob__shard_source_failed(struct shard *s, const struct ob_err *err);
+void ob__shard_source_fine(struct shard *s);
+
+/* read.c: claims and drains */
+void ob__shard_claim(struct shard *s);
+void ob__shard_drain(struct shard *s);
+void ob__shard_scan(struct shard *s); /* what waits for destinations; whether anything is parked */
+void ob__shard_collect(struct shard *s);
+
+/* write.c: verdicts, submits, settles */
+extern const struct ob_sink_events ob__shard_sink_events;
+void ob__shard_poll_sink(struct shard *s);
+void ob__shard_submit(struct shard *s);
+void ob__shard_settle(struct shard *s);
+void ob__shard_report(struct shard *s);
+
+/* relay.c calls these */
+enum ob_status ob__shard_init(struct shard *s, struct ob_relay *relay,
+                              const struct ob_pipeline_conf *conf, unsigned no, struct ob_err *err);
+void ob__shard_clear(struct shard *s);
+void *ob__shard_main(void *arg);
+
+struct ob_relay {
+    const struct ob_config *config;
+    struct ob_relay_opts opts;
+    struct shard *shards;
+    size_t n;
+    int wake_fd;
+    _Atomic int stop;
+    _Atomic int ended; /* threads that are over */
+};
+
+#endif
