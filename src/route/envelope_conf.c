@@ -115,9 +115,9 @@ static enum ob_status compile_ce(struct ob_route_compiler *c, const struct ob_no
         return ob_compile_nomem(c);
     enum ob_status st = ob_tmpl_compile(c->arena, "${service}", NULL, &ce->source, c->err);
     if (st == OB_OK)
-        st = ob_tmpl_compile(c->arena, "${type}", NULL, &ce->type, c->err);
+        st = ob_tmpl_compile(c->arena, "${type:-}", NULL, &ce->type, c->err);
     if (st == OB_OK)
-        st = ob_tmpl_compile(c->arena, "${aggregate_id}", NULL, &ce->subject, c->err);
+        st = ob_tmpl_compile(c->arena, "${aggregate_id:-}", NULL, &ce->subject, c->err);
     if (st == OB_OK && opts != NULL && opts->kind != OB_NODE_MAP)
         st = ob_node_err(&opts->pos, c->err, "cloudevents wants a map of options");
     for (size_t i = 0; opts != NULL && st == OB_OK && i < opts->n; i++)

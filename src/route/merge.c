@@ -55,14 +55,18 @@ static enum ob_status add(struct merger *m, const struct ob_jtok *key, struct ob
         ob_jscan_unescape(m->c->scratch, key->text);
         st = ob_rctx_take(m->c, mark, &name, err);
     }
-    if (st == OB_OK && m->n == m->cap)
-        st = grow(m, err);
     if (st != OB_OK)
         return st;
     size_t slot = find_slot(m, name);
     if (m->slots[slot] != 0) {
         m->members[m->slots[slot] - 1].value = value;
         return OB_OK;
+    }
+    if (m->n == m->cap) {
+        st = grow(m, err);
+        if (st != OB_OK)
+            return st;
+        slot = find_slot(m, name);
     }
     m->members[m->n] = (struct member){name, key->raw, value};
     m->slots[slot] = (uint32_t)++m->n;

@@ -237,7 +237,7 @@ static enum ob_status compile_rule(struct ob_route_compiler *c, const struct ob_
 {
     bool own_topic = false;
     *rule = (struct ob_rule){.any = true, .env = *env, .row_headers = true};
-    enum ob_status st = ob_tmpl_compile(c->arena, "${stream}", NULL, &rule->stream, c->err);
+    enum ob_status st = ob_tmpl_compile(c->arena, "${stream:-}", NULL, &rule->stream, c->err);
     if (node != NULL && node->kind != OB_NODE_MAP)
         return ob_node_err(&node->pos, c->err,
                            "a route wants a map like {match: {type: \"order.*\"}, topic: orders}");

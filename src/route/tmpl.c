@@ -219,8 +219,11 @@ static struct ob_str parse_text(struct compiler *c, unsigned depth, size_t *open
             c->i += 3;
             continue;
         }
-        if (depth > 0 && ch == '}' && (*open)-- == 0)
-            break;
+        if (depth > 0 && ch == '}') {
+            if (*open == 0)
+                break;
+            (*open)--;
+        }
         if (depth > 0 && ch == '{')
             (*open)++;
         if (depth > 0 && ch == '\\' && c->i + 1 < c->n)
