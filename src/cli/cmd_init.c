@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_init - `outbox init`: a commented configuration to start from. What was written is read back,
+ * so a file that init made is one that run takes. */
+#include "cli/commands.h"
+#include "core/json.h"
+#include "relay/conf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#define DEFAULT_FILE "outbox.yaml"
+
+/* A YAML double-quoted scalar takes JSON's escapes. `$` is doubled before a brace, because ${…}
+ * would be replaced. */
+static void yaml_quote(struct ob_buf *out, const char *text)
+{
+    struct ob_buf plain;
+    ob_buf_init(&plain, 0);
+    for (; *text; text++) {
+        if (text[0] == '$' && text[1] == '{')
+            ob_buf_char(&plain, '$');
+        ob_buf_char(&plain, *text);
+    }
+    ob_buf_char(out, '"');
+    ob_json_escape(out, ob_buf_view(&plain));
+    ob_buf_char(out, '"');
+    ob_buf_clear(&plain);
+}
+
+static void yaml_text(struct ob_buf *out, const struct ob_cli *cli)
+{
+    const char *name = ob_cli_str(cli, "name"), *db = ob_cli_str(cli, "db");
+    const char *sink = ob_cli_str(cli, "out"), *profile = ob_cli_str(cli, "profile");
+    ob_buf_c(out, "# Outbox: which events go where. All options: docs/config.md\n"
+                  "# Check this file with `outbox check`, see every value with `outbox check "
+                  "--explain`.\n"
+                  "# ${VAR:-default} is replaced from the environment.\n\n"
+                  "log:\n"
+                  "  format: logfmt        # or json\n"
+                  "  level: info           # debug, info, warn, error\n\n"
+                  "pipelines:\n  ");
+    yaml_quote(out, name ? name : "local");
+    ob_buf_c(out, ":\n");
+    if (profile) {
+        ob_buf_c(out, "    profile: ");
+        yaml_quote(out, profile);
+        ob_buf_char(out, '\n');
+    }
+    ob_buf_c(out, "    # Where events come from: `outbox schema --apply` makes the tables there.\n"
+                  "    source:\n"
+                  "      type: sqlite\n"
+                  "      path: ");
+    yaml_quote(out, db ? db : "./app.db");
+    ob_buf_c(out, "\n\n"
+                  "    # Where they go: one JSON line per event.\n"
+                  "    sink:\n"
+                  "      type: file\n"
+                  "      path: ");
+    yaml_quote(out, sink ? sink : "./events.jsonl");
+    ob_buf_c(out, "\n\n"
+                  "    # The first route that matches decides. Without routes the row's own topic "
+                  "is taken.\n"
+                  "    # routes:\n"
+                  "    #   - {match: {type: \"order.*\"}, topic: \"shop.${type}\", key: "
+                  "\"${aggregate_id}\"}\n"
+                  "    #   - {topic: shop.events}\n\n"
+                  "    # After so many failed attempts an event is dead (`outbox dead list`).\n"
+                  "    # max_attempts: 10\n");
+}
+
+/* Writes the text to path and reads it back as a config. A file that is there is only replaced
+ * when all went well. */
+static enum ob_status write_checked(const char *path, bool force, struct ob_str text,
+                                    struct ob_err *err)
+{
+    char tmp[4096];
+    enum ob_status st = OB_OK;
+    struct ob_config *config = NULL;
+    if ((size_t)snprintf(tmp, sizeof tmp, "%s.%ld.new", path, (long)getpid()) >= sizeof tmp)
+        return ob_err_set(err, OB_REJECT, "the path is too long");
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return ob_err_set(err, OB_REJECT, "%s: %s", tmp, strerror(errno));
+    if (write(fd, text.p, text.n) != (ssize_t)text.n || fsync(fd) != 0)
+        st = ob_err_set(err, OB_REJECT, "%s: %s", tmp, strerror(errno));
+    close(fd);
+    if (st == OB_OK)
+        st = ob_config_load(tmp, &config, err);
+    ob_config_free(config);
+    /* link(2) does not replace: no race between the question and the answer. */
+    if (st == OB_OK && (force ? rename(tmp, path) : link(tmp, path)) != 0)
+        st = errno == EEXIST
+                 ? ob_err_set(err, OB_REJECT, "%s is already there; --force replaces it", path)
+                 : ob_err_set(err, OB_REJECT, "%s: %s", path, strerror(errno));
+    if (st != OB_OK || !force)
+        unlink(tmp);
+    return st;
+}
+
+static int run(struct ob_cli *cli)
+{
+    const char *path = cli->n_operands ? cli->operands[0] : DEFAULT_FILE;
+    struct ob_buf text, out;
+    struct ob_err err = {0};
+    int code;
+    ob_buf_init(&text, 1 << 20);
+    ob_buf_init(&out, 0);
+    yaml_text(&text, cli);
+    if (write_checked(path, ob_cli_flag(cli, "force"), ob_buf_view(&text), &err) != OB_OK) {
+        code = ob_cli_fail(cli, OB_EXIT_FAILURE, "%s", err.text);
+    } else if (ob_cli_flag(cli, "json")) {
+        struct ob_json j;
+        ob_json_init(&j, &out);
+        ob_json_open(&j, '{');
+        ob_json_keyc(&j, "file");
+        ob_json_strc(&j, path);
+        ob_json_close(&j, '}');
+        ob_buf_char(&out, '\n');
+        code = ob_cli_put(cli, &out);
+    } else {
+        ob_buf_printf(&out,
+                      "wrote %s\nnext:\n"
+                      "  outbox schema --apply    make the tables\n"
+                      "  outbox check             see that all is there\n"
+                      "  outbox run               publish\n"
+                      "  outbox emit --type hello --payload '{}'\n",
+                      path);
+        code = ob_cli_put(cli, &out);
+    }
+    ob_buf_clear(&text);
+    return code;
+}
+
+const struct ob_cmd ob_cmd_init = {
+    .name = "init",
+    .summary = "Write a configuration file to start from",
+    .about = "Writes a commented configuration (default: ./outbox.yaml) with one pipeline from a "
+             "SQLite file to a file of JSON lines. A file that is there is left alone unless "
+             "--force is given.",
+    .operands = "[FILE]",
+    .max_operands = 1,
+    .opts =
+        (const struct ob_cli_opt[]){
+            {"name", 0, OB_CLI_STR, "NAME", NULL, 0, 0, "local", "The pipeline's name."},
+            {"db", 0, OB_CLI_FILE, "FILE", NULL, 0, 0, "./app.db", "The SQLite file."},
+            {"out", 'o', OB_CLI_FILE, "FILE", NULL, 0, 0, "./events.jsonl",
+             "The file that events are written to."},
+            {"profile", 0, OB_CLI_STR, "NAME", NULL, 0, 0, NULL,
+             "Start from a profile, which must be there."},
+            {"force", 0, OB_CLI_FLAG, NULL, NULL, 0, 0, NULL, "Replace a file that is there."},
+            {0}},
+    .shared = OB_CLI_OPTS_JSON,
+    .examples = (const struct ob_cli_example[]){{"Start here", "outbox init"},
+                                                {"For an application's database",
+                                                 "outbox init --db /var/lib/shop/shop.db --out "
+                                                 "/var/lib/shop/events.jsonl"},
+                                                {0}},
+    .run = run,
+};
