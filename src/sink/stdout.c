@@ -14,8 +14,8 @@
 #define CAP ((size_t)4096)
 /* A slow reader gets its verdicts in small steps. */
 #define BATCH_BYTES ((size_t)64 << 10)
-/* How long a blocked write may go on unnoticed by close(). */
-#define LOOK_MS 50
+/* A reader that takes nothing for so long after close() ran out of grace gets a torn line. */
+#define LOOK_MS 250
 
 struct stdout_conf {
     int64_t max_line;

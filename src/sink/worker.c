@@ -315,7 +315,8 @@ enum ob_status ob_worker_submit(struct ob_worker *w, const struct ob_msg *const 
     pthread_mutex_lock(&w->lock);
     if (w->down || w->failures != w->seen) {
         st = ob_err_set(err, OB_DOWN, "%s", w->why.text);
-    } else if (w->reaped >= w->barrier) {
+    } else if (!w->give_back && w->reaped >= w->barrier) {
+        /* Else some are on their way back, and what is taken now would overtake them. */
         size_t room = w->cap - (size_t)(w->head - w->reaped);
         taken = *n < room ? *n : room;
         for (size_t i = 0; i < taken; i++)
