@@ -119,9 +119,46 @@ static bool plain_safe(const char *text)
     static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./"
                                "-+%@";
     size_t n = strlen(text);
-    bool opens = n > 0 && strchr("-%@", text[0]) == NULL;
+    bool negative = text[0] == '-' && text[1] >= '0' && text[1] <= '9';
+    bool opens = n > 0 && (negative || strchr("-%@", text[0]) == NULL);
     return opens && strspn(text, safe) == n && strcmp(text, "null") != 0 &&
            strcmp(text, "Null") != 0 && strcmp(text, "NULL") != 0;
+}
+
+/* Characters that YAML takes for line ends or does not allow as they are: U+007F to U+009F, U+2028,
+ * U+2029, U+FFFE, U+FFFF. Returns the length of the one at p and its number, or 0. */
+static size_t odd_char(const char *p, unsigned *number)
+{
+    const unsigned char *u = (const unsigned char *)p;
+    if (u[0] == 0x7f) {
+        *number = 0x7f;
+        return 1;
+    }
+    if (u[0] == 0xc2 && u[1] >= 0x80 && u[1] <= 0x9f) {
+        *number = u[1];
+        return 2;
+    }
+    bool line = u[0] == 0xe2 && u[1] == 0x80 && (u[2] == 0xa8 || u[2] == 0xa9);
+    bool none = u[0] == 0xef && u[1] == 0xbf && (u[2] == 0xbe || u[2] == 0xbf);
+    if (line || none)
+        *number = (line ? 0x2000u : 0xffc0u) | (u[2] & 0x3fu);
+    return line || none ? 3 : 0;
+}
+
+static void put_escaped(struct ob_buf *out, struct ob_str s)
+{
+    size_t from = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned number = 0;
+        size_t n = odd_char(s.p + i, &number); /* s ends with NUL or "${": not read beyond */
+        if (n == 0)
+            continue;
+        ob_json_escape(out, (struct ob_str){s.p + from, i - from});
+        ob_buf_printf(out, "\\u%04x", number);
+        i += n - 1;
+        from = i + 1;
+    }
+    ob_json_escape(out, (struct ob_str){s.p + from, s.n - from});
 }
 
 /* In double quotes where needed; `${` is written so that it is not taken for a variable. */
@@ -133,10 +170,10 @@ static void put_text(struct ob_buf *out, const char *text, bool quote, bool lite
     }
     ob_buf_char(out, '"');
     for (const char *at; !literal && (at = strstr(text, "${")) != NULL; text = at + 2) {
-        ob_json_escape(out, (struct ob_str){text, (size_t)(at - text)});
+        put_escaped(out, (struct ob_str){text, (size_t)(at - text)});
         ob_buf_c(out, "$${");
     }
-    ob_json_escape(out, ob_str_c(text));
+    put_escaped(out, ob_str_c(text));
     ob_buf_char(out, '"');
 }
 

@@ -56,7 +56,8 @@ struct end {
     const char *key; /* source or sink */
     const char *names[TYPES_MAX];
     size_t n;
-    const struct ob_opt *opts; /* of the driver that was found */
+    bool found;
+    const struct ob_opt *opts; /* of the driver that was found; NULL: it has none */
     size_t conf_size;
     const char *why; /* none was found */
 };
@@ -68,6 +69,7 @@ static void find_source(struct pipe *p, struct end *end, const char *type)
     const struct ob_source_driver *d = type ? ob_source_driver_find(type, &end->why) : NULL;
     if (d) {
         p->conf->source = d;
+        end->found = true;
         end->opts = d->opts;
         end->conf_size = d->conf_size;
     }
@@ -80,6 +82,7 @@ static void find_sink(struct pipe *p, struct end *end, const char *type)
     const struct ob_sink_driver *d = type ? ob_sink_driver_find(type, &end->why) : NULL;
     if (d) {
         p->conf->sink = d;
+        end->found = true;
         end->opts = d->opts;
         end->conf_size = d->conf_size;
     }
@@ -125,7 +128,7 @@ static const void *load_end(struct pipe *p, struct end *end, const struct ob_nod
     if (ob_node_is_null(type))
         type = NULL;
     find(p, end, type && type->kind == OB_NODE_SCALAR ? type->text : NULL);
-    if (!end->conf_size && !end->opts) {
+    if (!end->found) {
         bad_type(p, end, path, map, type);
         return NULL;
     }

@@ -432,6 +432,8 @@ static void test_explain_reads_back(void **state)
                                "  - [[a, b], [], {}, [c, {d: e, f: [g]}]]\n"
                                "  - \"line\\nbreak \\\"q\\\" ${f} $${g} # no\"\n"
                                "  - '- dash'\n"
+                               "  - -1\n"
+                               "  - \"\\x7f \\x85 \\x9f \\u2028\\u2029 \\ufffe\\uffff \\u20ac\"\n"
                                "  - {\"odd key: \": null, '': x, \"null\": \"null\"}\n";
     for (int literal = 0; literal < 2; literal++) {
         struct ob_arena *arena = ob_arena_new(4096, 1 << 20);
