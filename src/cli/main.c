@@ -12,6 +12,9 @@ static const struct ob_cmd *const commands[] = {
     &ob_cmd_status,       &ob_cmd_emit,      &ob_cmd_tail,      &ob_cmd_events,
     &ob_cmd_dead,         &ob_cmd_dead_list, &ob_cmd_dead_show, &ob_cmd_dead_retry,
     &ob_cmd_dead_discard, &ob_cmd_pause,     &ob_cmd_resume,    &ob_cmd_completion,
+#if OB_HAVE_SQLITE
+    &ob_cmd_bench,
+#endif
     &ob_cmd_man,          &ob_cmd_help,      &ob_cmd_version,   NULL,
 };
 

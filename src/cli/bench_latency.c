@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_latency - from the return of COMMIT in a writer to the verdict `delivered` in a relay, in
+ * one process so that one clock measures both. */
+#include "cli/bench.h"
+
+#include "core/hist.h"
+#include "relay/relay.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The sink of this measurement: takes the time and delivers at the next poll. */
+struct ob_sink {
+    struct ob_sink_env env;
+    uint64_t tokens[10000], refs[10000];
+    size_t n;
+};
+
+static _Atomic int64_t *committed_us; /* by number; 0: not yet */
+static _Atomic int64_t *delivered_us;
+static uint64_t most;
+
+static enum ob_status sink_open(const struct ob_sink_env *env, const void *conf,
+                                struct ob_sink **out, struct ob_sink_caps *caps, struct ob_err *err)
+{
+    (void)conf;
+    struct ob_sink *s = calloc(1, sizeof(*s));
+    if (!s)
+        return ob_err_set(err, OB_FATAL, "no memory");
+    s->env = *env;
+    *caps = (struct ob_sink_caps){.ordered = true, .max_in_flight = 10000};
+    *out = s;
+    return OB_OK;
+}
+
+static int sink_fd(const struct ob_sink *s)
+{
+    (void)s;
+    return -1;
+}
+
+static int64_t sink_wake(const struct ob_sink *s)
+{
+    return s->n > 0 ? 0 : INT64_MAX;
+}
+
+static enum ob_status sink_submit(struct ob_sink *s, const struct ob_msg *const *msgs,
+                                  const uint64_t *tokens, size_t *n, struct ob_err *err)
+{
+    (void)err;
+    for (size_t i = 0; i < *n; i++) {
+        s->tokens[s->n] = tokens[i];
+        s->refs[s->n++] = msgs[i]->event->ref;
+    }
+    return OB_OK;
+}
+
+static void sink_poll(struct ob_sink *s)
+{
+    int64_t now = s->n > 0 ? ob_clock_system.mono_us(NULL) : 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->refs[i] < most)
+            atomic_store(&delivered_us[s->refs[i]], now);
+        s->env.events->done(s->env.user, s->tokens[i], OB_V_DELIVERED, NULL);
+    }
+    s->n = 0;
+}
+
+static void sink_reset(struct ob_sink *s)
+{
+    sink_poll(s);
+}
+
+static void sink_close(struct ob_sink *s, int grace_ms)
+{
+    (void)grace_ms;
+    free(s);
+}
+
+static const struct ob_sink_driver timed_sink = {
+    .name = "timed",
+    .open = sink_open,
+    .wait_fd = sink_fd,
+    .wake_at = sink_wake,
+    .submit = sink_submit,
+    .poll = sink_poll,
+    .reset = sink_reset,
+    .close = sink_close,
+};
+
+static void sleep_until_us(int64_t at)
+{
+    int64_t left = at - ob_clock_system.mono_us(NULL);
+    if (left <= 0)
+        return;
+    struct timespec ts = {.tv_sec = left / 1000000, .tv_nsec = (left % 1000000) * 1000};
+    nanosleep(&ts, NULL);
+}
+
+static enum ob_status write_events(const char *path, unsigned rate, unsigned seconds,
+                                   struct ob_err *err)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *ins = NULL;
+    enum ob_status st = OB_OK;
+    char payload[OB_BENCH_PAYLOAD + 1];
+    memset(payload, 'x', sizeof(payload));
+    payload[0] = payload[OB_BENCH_PAYLOAD - 1] = '"';
+    if (sqlite3_open(path, &db) != SQLITE_OK || sqlite3_busy_timeout(db, 5000) != SQLITE_OK ||
+        sqlite3_exec(db, "pragma synchronous = normal", NULL, NULL, NULL) != SQLITE_OK ||
+        sqlite3_prepare_v2(db,
+                           "insert into outbox_event(type, aggregate_type, aggregate_id, payload) "
+                           "values ('order.placed', 'order', abs(random() % 1000), ?1)",
+                           -1, &ins, NULL) != SQLITE_OK)
+        st = ob_err_set(err, OB_FATAL, "%s: %s", path, sqlite3_errmsg(db));
+    int64_t start = ob_clock_system.mono_us(NULL), step = 1000000 / (int64_t)rate;
+    for (uint64_t i = 0; st == OB_OK && i < (uint64_t)rate * seconds; i++) {
+        sleep_until_us(start + (int64_t)i * step);
+        sqlite3_bind_text(ins, 1, payload, OB_BENCH_PAYLOAD, SQLITE_STATIC);
+        if (sqlite3_step(ins) != SQLITE_DONE) {
+            st = ob_err_set(err, OB_FATAL, "%s: %s", path, sqlite3_errmsg(db));
+            break;
+        }
+        sqlite3_reset(ins);
+        int64_t seq = sqlite3_last_insert_rowid(db);
+        if (seq > 0 && (uint64_t)seq < most)
+            atomic_store(&committed_us[seq], ob_clock_system.mono_us(NULL));
+    }
+    sqlite3_finalize(ins);
+    sqlite3_close(db);
+    return st;
+}
+
+static void *run_relay(void *arg)
+{
+    struct ob_err err;
+    return ob_relay_run(arg, &err) == OB_OK ? NULL : arg;
+}
+
+static void sum_up(struct ob_bench_latency *out)
+{
+    struct ob_hist h;
+    memset(&h, 0, sizeof(h));
+    int64_t worst = 0;
+    for (uint64_t i = 0; i < most; i++) {
+        int64_t from = atomic_load(&committed_us[i]), to = atomic_load(&delivered_us[i]);
+        if (from == 0 || to == 0)
+            continue;
+        int64_t us = to > from ? to - from : 0;
+        worst = us > worst ? us : worst;
+        ob_hist_add(&h, (uint64_t)us);
+    }
+    out->events = atomic_load(&h.n);
+    out->p50_ms = (double)ob_hist_quantile(&h, 500) / 1000;
+    out->p99_ms = (double)ob_hist_quantile(&h, 990) / 1000;
+    out->max_ms = (double)worst / 1000;
+}
+
+enum ob_status ob_bench_latency(const char *config, const char *db, unsigned rate, unsigned seconds,
+                                struct ob_bench_latency *out, struct ob_err *err)
+{
+    struct ob_config *conf = NULL;
+    struct ob_relay *relay = NULL;
+    pthread_t thread;
+    most = (uint64_t)rate * seconds + 1000;
+    committed_us = calloc(most, sizeof(*committed_us));
+    delivered_us = calloc(most, sizeof(*delivered_us));
+    enum ob_status st =
+        committed_us && delivered_us ? OB_OK : ob_err_set(err, OB_FATAL, "no memory");
+    if (st == OB_OK)
+        st = ob_config_load(config, &conf, err);
+    if (st == OB_OK) {
+        conf->pipelines[0].sink = &timed_sink;
+        struct ob_relay_opts opts = {.log = NULL};
+        st = ob_relay_new(conf, &opts, &relay, err);
+    }
+    if (st == OB_OK && pthread_create(&thread, NULL, run_relay, relay) != 0) {
+        st = ob_err_set(err, OB_FATAL, "cannot start a thread");
+    } else if (st == OB_OK) {
+        st = write_events(db, rate, seconds, err);
+        sleep_until_us(ob_clock_system.mono_us(NULL) + 1500000);
+        ob_relay_stop(relay);
+        pthread_join(thread, NULL);
+        sum_up(out);
+    }
+    ob_relay_free(relay);
+    ob_config_free(conf);
+    free(committed_us);
+    free(delivered_us);
+    committed_us = delivered_us = NULL;
+    return st;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_bench - `outbox bench`: this program beside the raw limit of what it stands on, in one run.
+ */
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "relay/conf.h"
+#include "source/admin.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct world {
+    struct ob_cli *cli;
+    char dir[256], db[300], file[300], config[300];
+    uint64_t events;
+};
+
+static void line(struct world *w, const char *name, double ours, double limit, const char *more)
+{
+    fprintf(w->cli->out, "bench name=%s ours=%.0f limit=%.0f ratio=%.2f%s%s\n", name, ours, limit,
+            limit > 0 ? ours / limit : 0, *more ? " " : "", more);
+    fflush(w->cli->out);
+}
+
+static void step(struct world *w, const char *text)
+{
+    fprintf(w->cli->err, "bench: %s\n", text);
+}
+
+/* One pipeline on the database; each run has its own name, so its own cursor. */
+static enum ob_status write_config(struct world *w, const char *name, const char *sink,
+                                   struct ob_err *err)
+{
+    FILE *out = fopen(w->config, "w");
+    if (!out)
+        return ob_err_set(err, OB_FATAL, "cannot write %s", w->config);
+    fprintf(out,
+            "log: {level: error}\npipelines:\n  %s:\n    source: {type: sqlite, path: \"%s\"}\n"
+            "    sink: %s\n",
+            name, w->db, sink);
+    return fclose(out) == 0 ? OB_OK : ob_err_set(err, OB_FATAL, "cannot write %s", w->config);
+}
+
+static enum ob_status make_schema(struct world *w, struct ob_err *err)
+{
+    struct ob_config *conf = NULL;
+    struct ob_admin *admin = NULL;
+    unsigned changed = 0;
+    enum ob_status st = write_config(w, "bench", "{type: \"null\"}", err);
+    if (st == OB_OK)
+        st = ob_config_load(w->config, &conf, err);
+    if (st != OB_OK)
+        return st;
+    const struct ob_pipeline_conf *p = &conf->pipelines[0];
+    st = p->source->admin->open(p->name, p->source_conf, &ob_clock_system, &admin, err);
+    if (st == OB_OK) {
+        st = p->source->admin->schema(admin, false, NULL, &changed, err);
+        p->source->admin->close(admin);
+    }
+    ob_config_free(conf);
+    return st;
+}
+
+static void describe(const struct world *w, const struct ob_bench_run *run, char *out, size_t n)
+{
+    snprintf(out, n, "cpu_s_per_million=%.2f peak_mb=%.1f",
+             run->cpu_seconds * 1e6 / (double)w->events, (double)run->peak_kb / 1024);
+}
+
+static enum ob_status drain(struct world *w, const char *name, const char *sink, bool file,
+                            struct ob_err *err)
+{
+    struct ob_bench_run raw, ours;
+    char more[128];
+    enum ob_status st = ob_bench_raw(w->db, w->file, w->events, true, file, &raw, err);
+    if (st == OB_OK)
+        st = write_config(w, name, sink, err);
+    if (st == OB_OK)
+        st = ob_bench_relay(w->config, &ours, err);
+    if (st != OB_OK)
+        return st;
+    describe(w, &ours, more, sizeof(more));
+    line(w, name, (double)w->events / ours.seconds, (double)w->events / raw.seconds, more);
+    return OB_OK;
+}
+
+static enum ob_status bench_flow(struct world *w)
+{
+    step(w, "the flow alone, between two ends that cost nothing (limit: the target of 2 million)");
+    line(w, "flow", ob_bench_flow(5000000, false, 10000), 2e6, "keys=10000 per_key=one");
+    line(w, "flow-ordered", ob_bench_flow(5000000, true, 10000), 2e6, "keys=10000 per_key=many");
+    line(w, "flow-one-key", ob_bench_flow(5000000, true, 1), 2e6, "keys=1 per_key=many");
+    return OB_OK;
+}
+
+static enum ob_status bench_sqlite(struct world *w, struct ob_err *err)
+{
+    char text[128], sink[400];
+    snprintf(text, sizeof(text), "writing %llu events of %d bytes", (unsigned long long)w->events,
+             OB_BENCH_PAYLOAD);
+    step(w, text);
+    enum ob_status st = make_schema(w, err);
+    if (st == OB_OK)
+        st = ob_bench_load(w->db, w->events, err);
+    step(w, "SQLite to null (limit: bare paging of the same rows)");
+    if (st == OB_OK)
+        st = drain(w, "sqlite-null", "{type: \"null\"}", false, err);
+    step(
+        w,
+        "SQLite to a file (limit: the slower of bare paging and bare writev + fdatasync, at once)");
+    snprintf(sink, sizeof(sink), "{type: file, path: \"%s\"}", w->file);
+    if (st == OB_OK)
+        st = drain(w, "sqlite-file", sink, true, err);
+    unlink(w->file);
+    return st;
+}
+
+static enum ob_status bench_latency(struct world *w, struct ob_err *err)
+{
+    struct ob_bench_latency got = {0};
+    step(w,
+         "commit to delivered at 1,000 events a second, for 5 seconds (limit: 5 ms at the median)");
+    snprintf(w->db, sizeof(w->db), "%s/latency.db", w->dir);
+    enum ob_status st = make_schema(w, err);
+    if (st == OB_OK)
+        st = write_config(w, "latency", "{type: \"null\"}", err);
+    if (st == OB_OK)
+        st = ob_bench_latency(w->config, w->db, 1000, 5, &got, err);
+    if (st == OB_OK)
+        fprintf(w->cli->out,
+                "bench name=sqlite-latency ours=%.2f limit=5.00 ratio=%.2f p50_ms=%.2f p99_ms=%.2f "
+                "max_ms=%.2f "
+                "events=%llu\n",
+                got.p50_ms, got.p50_ms / 5, got.p50_ms, got.p99_ms, got.max_ms,
+                (unsigned long long)got.events);
+    return st;
+}
+
+static void clean(struct world *w)
+{
+    static const char *const names[] = {"bench.db",     "bench.db-wal",   "bench.db-shm",
+                                        "latency.db",   "latency.db-wal", "latency.db-shm",
+                                        "events.jsonl", "outbox.yaml"};
+    char path[600];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        snprintf(path, sizeof(path), "%s/%s", w->dir, names[i]);
+        unlink(path);
+    }
+    snprintf(path, sizeof(path), "rm -rf -- '%s'",
+             w->dir); /* lock files have the pipelines' names */
+    if (rmdir(w->dir) != 0 && system(path) != 0)
+        fprintf(w->cli->err, "outbox bench: could not remove %s\n", w->dir);
+}
+
+static int run(struct ob_cli *cli)
+{
+    struct world w = {.cli = cli, .events = (uint64_t)ob_cli_int(cli, "events", 1000000)};
+    const char *only = ob_cli_str(cli, "only"), *base = ob_cli_str(cli, "dir");
+    struct ob_err err = {.text = ""};
+    snprintf(w.dir, sizeof(w.dir), "%s/outbox-bench-XXXXXX",
+             base               ? base
+             : getenv("TMPDIR") ? getenv("TMPDIR")
+                                : "/tmp");
+    if (!mkdtemp(w.dir))
+        return ob_cli_fail(cli, OB_EXIT_FAILURE, "cannot make a folder in %s",
+                           base ? base : "the temporary folder");
+    snprintf(w.db, sizeof(w.db), "%s/bench.db", w.dir);
+    snprintf(w.file, sizeof(w.file), "%s/events.jsonl", w.dir);
+    snprintf(w.config, sizeof(w.config), "%s/outbox.yaml", w.dir);
+    enum ob_status st = OB_OK;
+    if (!only || strcmp(only, "flow") == 0)
+        st = bench_flow(&w);
+    if (st == OB_OK && (!only || strcmp(only, "sqlite") == 0))
+        st = bench_sqlite(&w, &err);
+    if (st == OB_OK && (!only || strcmp(only, "latency") == 0))
+        st = bench_latency(&w, &err);
+    clean(&w);
+    return st == OB_OK ? OB_EXIT_OK : ob_cli_fail_err(cli, NULL, &err);
+}
+
+static const struct ob_cli_opt opts[] = {
+    {.name = "events",
+     .letter = 'n',
+     .kind = OB_CLI_INT,
+     .meta = "N",
+     .min = 1000,
+     .max = 100000000,
+     .def = "1000000",
+     .help = "Events to drain."},
+    {.name = "only",
+     .kind = OB_CLI_CHOICE,
+     .meta = "PART",
+     .choices = "flow|sqlite|latency",
+     .help = "Measure only this part."},
+    {.name = "dir",
+     .kind = OB_CLI_FILE,
+     .meta = "DIR",
+     .def = "$TMPDIR or /tmp",
+     .help = "Where to put the database and the file while measuring."},
+    {0},
+};
+
+const struct ob_cmd ob_cmd_bench = {
+    .name = "bench",
+    .summary = "Measure this machine: the relay beside the raw limits it stands on",
+    .about = "Runs the flow alone, SQLite to a null sink, SQLite to a file, and the time from "
+             "commit to delivery, each "
+             "beside the bare work of the same size in the same run. A line is `bench name=… "
+             "ours=… limit=… "
+             "ratio=…`, in events a second (latency: milliseconds). Nothing outside a temporary "
+             "folder is touched.",
+    .opts = opts,
+    .examples =
+        (const struct ob_cli_example[]){
+            {"Everything, with a million events", "outbox bench"},
+            {"Only the drain, smaller", "outbox bench --only sqlite -n 200000"},
+            {0}},
+    .run = run,
+};
