@@ -59,7 +59,7 @@ enum ob_status ob_sqlite_fail(struct ob_err *err, sqlite3 *db, int rc, const cha
     const char *fix;
     enum ob_status st = meaning(rc, &fix);
     const char *text =
-        db && sqlite3_errcode(db) == (rc & 0xff) ? sqlite3_errmsg(db) : sqlite3_errstr(rc);
+        db && (sqlite3_errcode(db) & 0xff) == (rc & 0xff) ? sqlite3_errmsg(db) : sqlite3_errstr(rc);
 
     return ob_err_set(err, st, "%s: %s%s", what, text, fix);
 }

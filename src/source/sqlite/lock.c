@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lock - who may own a shard: flock(2) on <database>-outbox-<pipeline>-<shard>.lock. The kernel
+ * frees it when its holder ends. It excludes; it does not fence (that is the epoch's work). */
+#include "source/sqlite/sqlite.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Characters of the pipeline's name that would mean something in a path become %xx. */
+static enum ob_status lock_path(char out[PATH_MAX], const char *db_path, const char *pipeline,
+                                unsigned shard, struct ob_err *err)
+{
+    struct ob_buf b;
+    enum ob_status st = OB_OK;
+
+    ob_buf_init(&b, PATH_MAX - 1);
+    ob_buf_c(&b, db_path);
+    ob_buf_c(&b, "-outbox-");
+    for (const char *p = pipeline; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (isalnum(c) || c == '_' || c == '-' || c == '.')
+            ob_buf_char(&b, (char)c);
+        else
+            ob_buf_printf(&b, "%%%02x", c);
+    }
+    ob_buf_printf(&b, "-%u.lock", shard);
+    if (b.failed)
+        st = ob_err_set(err, OB_FATAL, "the path of the lock file is too long");
+    else
+        memcpy(out, ob_buf_z(&b), b.n + 1);
+    ob_buf_clear(&b);
+    return st;
+}
+
+static enum ob_status open_lock(const char *path, int flags, int *fd, struct ob_err *err)
+{
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0644);
+    if (*fd < 0)
+        return ob_err_set(err, errno == EACCES || errno == EROFS ? OB_FATAL : OB_DOWN,
+                          "lock file %s: %s; the relay must be able to write the database's folder",
+                          path, strerror(errno));
+    return OB_OK;
+}
+
+/* The file that was locked may have been replaced before it was locked. */
+static bool still_there(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+enum ob_status ob_sqlite_lock(struct lock *lock, const char *db_path, const char *pipeline,
+                              unsigned shard, struct ob_err *err)
+{
+    char path[PATH_MAX];
+    enum ob_status st = lock_path(path, db_path, pipeline, shard, err);
+
+    for (int tries = 0; st == OB_OK && tries < 8; tries++) {
+        int fd;
+        st = open_lock(path, 0, &fd, err);
+        if (st != OB_OK)
+            break;
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            st = errno == EWOULDBLOCK
+                     ? OB_AGAIN
+                     : ob_err_set(err, OB_DOWN, "locking %s: %s", path, strerror(errno));
+            close(fd);
+            return st;
+        }
+        if (still_there(fd, path)) {
+            lock->fd = fd;
+            return OB_OK;
+        }
+        close(fd);
+    }
+    return st == OB_OK ? OB_AGAIN : st;
+}
+
+enum ob_status ob_sqlite_lock_replace(struct lock *lock, const char *db_path, const char *pipeline,
+                                      unsigned shard, struct ob_err *err)
+{
+    char path[PATH_MAX];
+    int fd = -1;
+    enum ob_status st = lock_path(path, db_path, pipeline, shard, err);
+
+    if (st != OB_OK)
+        return st;
+    if (unlink(path) != 0 && errno != ENOENT)
+        return ob_err_set(err, OB_DOWN, "removing %s: %s", path, strerror(errno));
+    st = open_lock(path, O_EXCL, &fd, err);
+    if (st != OB_OK)
+        return st;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        /* A stand-by opened it in between and was faster. */
+        close(fd);
+        return OB_AGAIN;
+    }
+    lock->fd = fd;
+    return OB_OK;
+}
+
+void ob_sqlite_unlock(struct lock *lock)
+{
+    if (lock->fd >= 0)
+        close(lock->fd);
+    lock->fd = -1;
+}
