@@ -37,7 +37,7 @@ bool ob_node_is_null(const struct ob_node *node)
            strcmp(node->text, "NULL") == 0;
 }
 
-enum ob_status ob_node_err(const struct ob_opt_pos *pos, struct ob_err *err, const char *fmt, ...)
+enum ob_status(ob_node_err)(const struct ob_opt_pos *pos, struct ob_err *err, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -53,7 +53,7 @@ enum ob_status ob_node_err(const struct ob_opt_pos *pos, struct ob_err *err, con
 const char *ob_node_show(char out[OB_SHOW_MAX], const char *text)
 {
     size_t n = 0;
-    for (; text[n] && n < 60; n++) {
+    for (; n < 60 && text[n]; n++) {
         unsigned char c = (unsigned char)text[n];
         out[n] = c < 0x20 || c == 0x7f ? '?' : text[n];
     }

@@ -61,4 +61,8 @@ struct ob_node *ob_node_merge(struct ob_arena *arena, const struct ob_node *base
 /* Text from outside for a message: one line, cut at about 60 bytes, control characters as '?'. */
 const char *ob_node_show(char out[OB_SHOW_MAX], const char *text);
 
+#ifdef __clang_analyzer__
+#define ob_node_err(pos, err, ...) ob_err_same((ob_node_err)((pos), (err), __VA_ARGS__), OB_FATAL)
+#endif
+
 #endif

@@ -242,7 +242,8 @@ static enum ob_status read_key(struct builder *b, const yaml_event_t *ev, struct
         return ob_node_err(&it->key_pos, err, "a key must be text, not a map or a list");
     struct ob_str key;
     st = scalar_text(b, ev, &key, err);
-    it->key = key.p;
+    if (st == OB_OK)
+        it->key = key.p;
     return st;
 }
 

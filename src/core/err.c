@@ -29,7 +29,7 @@ enum ob_status ob_err_vset(struct ob_err *err, enum ob_status status, const char
     return status;
 }
 
-enum ob_status ob_err_set(struct ob_err *err, enum ob_status status, const char *fmt, ...)
+enum ob_status(ob_err_set)(struct ob_err *err, enum ob_status status, const char *fmt, ...)
 {
     va_list ap;
 

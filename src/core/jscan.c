@@ -23,6 +23,7 @@ void ob_jscan_init(struct ob_jscan *s, struct ob_str text)
     s->end = s->p + text.n;
     s->depth = 0;
     s->state = S_VALUE;
+    memset(s->object, 0, sizeof(s->object));
 }
 
 static enum ob_status wrong(struct ob_jscan *s, const char *at, struct ob_err *err,

@@ -123,11 +123,13 @@ static void build(struct ob_buf *line, const struct ob_log *log, enum ob_log_lev
     const struct ob_clock *clock = log->clock ? log->clock : &ob_clock_system;
     char time[OB_RFC3339_MAX];
     size_t length = ob_rfc3339(ob_clock_wall_us(clock), time);
-    struct ob_kv head[5] = {OB_KS("ts", ((struct ob_str){time, length})),
-                            OB_KC("level", level_names[level]), OB_KC("msg", event)};
-    size_t heads = 3;
+    struct ob_kv head[5];
+    size_t heads = 0;
     bool whole = true;
 
+    head[heads++] = OB_KS("ts", ((struct ob_str){time, length}));
+    head[heads++] = OB_KC("level", level_names[level]);
+    head[heads++] = OB_KC("msg", event);
     if (log->pipeline && !has_key(kv, n, "pipeline"))
         head[heads++] = OB_KC("pipeline", log->pipeline);
     if (log->shard >= 0 && !has_key(kv, n, "shard"))
