@@ -52,9 +52,10 @@ struct attrs {
 static enum ob_status number(struct ob_rctx *c, int64_t version, struct ob_str *out,
                              struct ob_err *err)
 {
+    char text[OB_NUMBER_MAX];
     if (version == OB_NO_VERSION)
         return OB_OK;
-    *out = ob_str_c(ob_arena_printf(c->arena, "%lld", (long long)version));
+    *out = ob_arena_copy(c->arena, ob_number(text, version));
     return out->p != NULL ? OB_OK : ob_rctx_nomem(err);
 }
 
@@ -101,7 +102,7 @@ static enum ob_status read_attrs(struct ob_rctx *c, const struct ob_ce *ce, stru
 static enum ob_status put_header(struct ob_rctx *c, struct ob_header_list *h, struct ob_str name,
                                  struct ob_str value, struct ob_err *err)
 {
-    return value.n > 0 ? ob_header_set(c, h, name, value, err) : OB_OK;
+    return value.n > 0 ? ob_header_add(c, h, name, value, err) : OB_OK;
 }
 
 static enum ob_status ce_binary(struct ob_rctx *c, const struct ob_ce *ce, struct ob_header_list *h,
@@ -117,10 +118,10 @@ static enum ob_status ce_binary(struct ob_rctx *c, const struct ob_ce *ce, struc
         if (st == OB_OK)
             st = put_header(c, h, ce->ext[i].name, value, err);
     }
-    if (st == OB_OK)
-        st = put_header(c, h, OB_STR("traceparent"), a.trace.parent, err);
-    if (st == OB_OK)
-        st = put_header(c, h, OB_STR("tracestate"), a.trace.state, err);
+    if (st == OB_OK && a.trace.parent.n > 0)
+        st = ob_header_set(c, h, OB_STR("traceparent"), a.trace.parent, err);
+    if (st == OB_OK && a.trace.state.n > 0)
+        st = ob_header_set(c, h, OB_STR("tracestate"), a.trace.state, err);
     return st;
 }
 

@@ -49,8 +49,9 @@ static struct ob_header *find(struct ob_header_list *list, struct ob_str name)
     return NULL;
 }
 
-static enum ob_status check(const struct ob_header_list *list, struct ob_str name,
-                            struct ob_str value, struct ob_err *err)
+/* The value as it may go: checked, without control characters. */
+static enum ob_status check(struct ob_rctx *c, struct ob_str name, struct ob_str *value,
+                            struct ob_err *err)
 {
     if (name.n == 0)
         return ob_err_set(err, OB_REJECT, "a header has no name");
@@ -59,27 +60,33 @@ static enum ob_status check(const struct ob_header_list *list, struct ob_str nam
     if (name.n > OB_ROUTE_HEADER_NAME_MAX)
         return ob_err_set(err, OB_REJECT, "a header's name has %zu bytes; at most %d", name.n,
                           OB_ROUTE_HEADER_NAME_MAX);
-    if (value.n > OB_ROUTE_HEADER_MAX)
+    if (value->n > OB_ROUTE_HEADER_MAX)
         return ob_err_set(err, OB_REJECT, "header %.*s has %zu bytes; at most %d", OB_STR_ARG(name),
-                          value.n, OB_ROUTE_HEADER_MAX);
-    if (list->n == OB_HEADERS_MAX)
-        return ob_err_set(err, OB_REJECT, "more than %d headers", OB_HEADERS_MAX);
-    return OB_OK;
+                          value->n, OB_ROUTE_HEADER_MAX);
+    return clean(c, value, err);
+}
+
+enum ob_status ob_header_add(struct ob_rctx *c, struct ob_header_list *list, struct ob_str name,
+                             struct ob_str value, struct ob_err *err)
+{
+    enum ob_status st = check(c, name, &value, err);
+    if (st == OB_OK && list->n == OB_HEADERS_MAX)
+        st = ob_err_set(err, OB_REJECT, "more than %d headers", OB_HEADERS_MAX);
+    if (st == OB_OK)
+        list->h[list->n++] = (struct ob_header){name, value};
+    return st;
 }
 
 enum ob_status ob_header_set(struct ob_rctx *c, struct ob_header_list *list, struct ob_str name,
                              struct ob_str value, struct ob_err *err)
 {
-    enum ob_status st = check(list, name, value, err);
-    if (st == OB_OK)
-        st = clean(c, &value, err);
-    if (st != OB_OK)
-        return st;
     struct ob_header *h = find(list, name);
     if (h == NULL)
-        h = &list->h[list->n++];
-    *h = (struct ob_header){name, value};
-    return OB_OK;
+        return ob_header_add(c, list, name, value, err);
+    enum ob_status st = check(c, name, &value, err);
+    if (st == OB_OK)
+        h->value = value;
+    return st;
 }
 
 static enum ob_status add_route(struct ob_rctx *c, const struct ob_rule *rule,

@@ -120,8 +120,11 @@ struct ob_header_list {
 /* Value, content type and the envelope's own headers. */
 enum ob_status ob_envl_fill(struct ob_rctx *c, const struct ob_rule *rule, struct ob_msg *msg,
                             struct ob_header_list *headers, struct ob_err *err) OB_MUST_CHECK;
-/* Adds, or replaces the one of that name. Control characters in a value become spaces; in a name
+/* Adds one whose name is not there yet. Control characters in a value become spaces; in a name
  * they are OB_REJECT. */
+enum ob_status ob_header_add(struct ob_rctx *c, struct ob_header_list *list, struct ob_str name,
+                             struct ob_str value, struct ob_err *err) OB_MUST_CHECK;
+/* Adds, or replaces the one of that name. */
 enum ob_status ob_header_set(struct ob_rctx *c, struct ob_header_list *list, struct ob_str name,
                              struct ob_str value, struct ob_err *err) OB_MUST_CHECK;
 /* The route's headers, then the row's that are not there yet; then all into msg. */

@@ -72,6 +72,8 @@ struct ob_value {
     bool passing; /* s lives only as long as the ob_rctx */
 };
 
+#define OB_NUMBER_MAX 24
+
 enum ob_missing { OB_MISSING_NULL, OB_MISSING_OMIT, OB_MISSING_REJECT };
 
 /* One event on its way. On the caller's stack; never leaves ob_route_event(). */
@@ -86,7 +88,7 @@ struct ob_rctx {
     struct ob_value payload; /* once it was checked to be JSON; until then missing */
     size_t now_n, created_n;
     char now[OB_RFC3339_MAX], created[OB_RFC3339_MAX];
-    char number[5][24]; /* of entity_version, schema_version, seq, now, created */
+    char number[5][OB_NUMBER_MAX]; /* of entity_version, schema_version, seq, now, created */
 };
 
 /* pos: of the scalar, NULL if it comes from the code. Errors are OB_FATAL and name the place. */
@@ -118,6 +120,8 @@ enum ob_status ob_rctx_take(struct ob_rctx *c, size_t mark, struct ob_str *out,
  */
 enum ob_status ob_rctx_overrun(struct ob_rctx *c, struct ob_err *err);
 enum ob_status ob_rctx_nomem(struct ob_err *err);
+/* Decimal digits, somewhere in text. */
+struct ob_str ob_number(char text[OB_NUMBER_MAX], int64_t i);
 /* RFC 3339, made once per event. */
 struct ob_str ob_rctx_now(struct ob_rctx *c);
 struct ob_str ob_rctx_created(struct ob_rctx *c);

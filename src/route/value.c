@@ -4,7 +4,6 @@
 
 #include "core/jscan.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 enum ob_status ob_rctx_nomem(struct ob_err *err)
@@ -32,18 +31,30 @@ static void of_text(struct ob_value *v, struct ob_str s)
     v->s = s;
 }
 
-static void of_number(struct ob_value *v, char text[24], uint64_t magnitude, bool negative)
+/* Written from the end; faster than printf, which shows: most events have a version. */
+static struct ob_str digits(char text[OB_NUMBER_MAX], uint64_t magnitude, bool negative)
 {
-    int n = snprintf(text, 24, "%s%" PRIu64, negative ? "-" : "", magnitude);
-    *v = (struct ob_value){OB_VAL_JSON, {text, (size_t)n}, true};
+    char *p = text + OB_NUMBER_MAX;
+    do {
+        *--p = (char)('0' + magnitude % 10);
+        magnitude /= 10;
+    } while (magnitude > 0);
+    if (negative)
+        *--p = '-';
+    return (struct ob_str){p, (size_t)(text + OB_NUMBER_MAX - p)};
 }
 
-static void of_int(struct ob_value *v, char text[24], int64_t i)
+struct ob_str ob_number(char text[OB_NUMBER_MAX], int64_t i)
 {
-    of_number(v, text, i < 0 ? 0 - (uint64_t)i : (uint64_t)i, i < 0);
+    return digits(text, i < 0 ? 0 - (uint64_t)i : (uint64_t)i, i < 0);
 }
 
-static void of_version(struct ob_value *v, char text[24], int64_t version)
+static void of_int(struct ob_value *v, char text[OB_NUMBER_MAX], int64_t i)
+{
+    *v = (struct ob_value){OB_VAL_JSON, ob_number(text, i), true};
+}
+
+static void of_version(struct ob_value *v, char text[OB_NUMBER_MAX], int64_t version)
 {
     if (version != OB_NO_VERSION)
         of_int(v, text, version);
@@ -214,7 +225,7 @@ static enum ob_status of_field(struct ob_rctx *c, const struct ob_expr *e, struc
         of_version(v, c->number[1], ev->schema_version);
         break;
     case OB_F_SEQ:
-        of_number(v, c->number[2], ev->ref, false);
+        *v = (struct ob_value){OB_VAL_JSON, digits(c->number[2], ev->ref, false), true};
         break;
     case OB_F_CREATED:
     case OB_F_NOW:
