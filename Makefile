@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SEEDS ?= 1-1000000
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo test lint format sim bench fuzz install clean
+.PHONY: help build demo test lint format docs sim bench fuzz install clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,10 @@ lint: ## layout, static analysis, include directions, documentation
 format: ## lay the code out
 	@tools/deps lint
 	@find src include tests examples bench -name '*.[ch]' -print0 | xargs -0 clang-format -i
+
+docs: build ## write the pages that come from the program's tables
+	@tools/compile $(BUILD) $(JOBS) gen-docs
+	@$(PYTHON) tools/check-docs --write $(BUILD)
 
 sim: ## simulate the flow, e.g. make sim SEEDS=1-1000000
 	@tools/deps build test
