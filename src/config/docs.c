@@ -43,9 +43,9 @@ static void put_cell(struct ob_buf *out, const char *text)
 static void put_allowed(struct ob_buf *out, const struct ob_opt *opt)
 {
     char lo[OB_UNITS_MAX], hi[OB_UNITS_MAX];
-    const char *choices = opt->choices;
+    const char *choices = opt->choices ? opt->choices : "";
     if (opt->type == OB_OPT_ENUM) {
-        while (choices && *choices) {
+        while (*choices) {
             size_t n = strcspn(choices, "|");
             ob_buf_printf(out, "`%.*s`", (int)n, choices);
             choices += n + (choices[n] == '|');

@@ -170,7 +170,7 @@ static enum ob_status apply(sqlite3 *db, unsigned from, struct ob_err *err)
 enum ob_status ob_sqlite_table_migrate(sqlite3 *db, bool dry, struct ob_buf *out, unsigned *changed,
                                        struct ob_err *err)
 {
-    unsigned version;
+    unsigned version = 0;
     enum ob_status st;
 
     if (!sqlite3_get_autocommit(db))

@@ -64,7 +64,7 @@ struct end {
 
 static void find_source(struct pipe *p, struct end *end, const char *type)
 {
-    for (size_t i = 0; ob_source_drivers[i] && i < TYPES_MAX; i++)
+    for (size_t i = 0; i < TYPES_MAX && ob_source_drivers[i]; i++)
         end->names[end->n++] = ob_source_drivers[i]->name;
     const struct ob_source_driver *d = type ? ob_source_driver_find(type, &end->why) : NULL;
     if (d) {
@@ -77,7 +77,7 @@ static void find_source(struct pipe *p, struct end *end, const char *type)
 
 static void find_sink(struct pipe *p, struct end *end, const char *type)
 {
-    for (size_t i = 0; ob_sink_drivers[i] && i < TYPES_MAX; i++)
+    for (size_t i = 0; i < TYPES_MAX && ob_sink_drivers[i]; i++)
         end->names[end->n++] = ob_sink_drivers[i]->name;
     const struct ob_sink_driver *d = type ? ob_sink_driver_find(type, &end->why) : NULL;
     if (d) {

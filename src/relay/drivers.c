@@ -5,7 +5,6 @@
 #include "ob_build.h"
 
 /* A driver exports its descriptor and nothing else. */
-extern const struct ob_sink_driver ob_sink_file, ob_sink_stdout, ob_sink_null;
 #if OB_HAVE_SQLITE
 extern const struct ob_source_driver ob_source_sqlite;
 #endif

@@ -30,7 +30,8 @@ static inline bool jansson_agrees(struct ob_str text, enum ob_status st, const s
     bool agrees;
 
     if (doc)
-        agrees = st == OB_OK || strstr(err->text, "nested too deep") || memchr(text.p, 0, text.n);
+        agrees = st == OB_OK || strstr(err->text, "nested too deep") ||
+                 (text.n && memchr(text.p, 0, text.n));
     else
         agrees = st != OB_OK || jansson_may_refuse(&e);
     if (!agrees)
