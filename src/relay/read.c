@@ -267,6 +267,6 @@ void ob__shard_scan(struct shard *s)
     } while (n == 64);
     struct ob_source_status status;
     if (ob_flow_needs_lookup(s->flow) && !s->settle_open &&
-        s->conf->source->status(s->source, &status, &err) == OB_OK && status.parked == 0)
+        s->conf->source->status(s->source, &status, &err) == OB_OK && !status.held)
         ob_flow_parked_empty(s->flow);
 }

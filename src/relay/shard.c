@@ -272,6 +272,7 @@ static void beat(struct shard *s)
         ob_log(&s->log, OB_LOG_INFO, paused ? "relay.paused" : "relay.resumed",
                OB_KI("in_flight", st.in_flight));
     s->paused = paused;
+    s->due_at = s->now; /* a person may have retried dead events: one look a second */
 }
 
 /* Names the stage that does not move while there is work. */

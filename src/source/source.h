@@ -33,6 +33,7 @@ struct ob_source_status {
     int64_t pending; /* at least so many are not settled */
     int64_t lag_ms;  /* age of the oldest unsettled event */
     int64_t parked, dead;
+    bool held; /* some key is held: it has parked rows, or stands behind a dead event */
     bool paused;
 };
 

@@ -82,7 +82,8 @@ static const char *const sql[ST_MAX] = {
     [ST_OLDEST] = "SELECT created_at FROM outbox_event WHERE seq > ?1 ORDER BY seq LIMIT 1",
     [ST_OLDEST_PARKED] = "SELECT e.created_at FROM outbox_parked AS p JOIN outbox_event AS e"
                          " ON e.seq = p.seq WHERE p.pipeline = ?1 ORDER BY p.n LIMIT 1",
-    [ST_COUNTS] = "SELECT paused, parked, dead FROM outbox_pipeline WHERE name = ?1",
+    [ST_COUNTS] = "SELECT paused, parked, dead, EXISTS (SELECT 1 FROM outbox_parked_key" P ")"
+                  " FROM outbox_pipeline WHERE name = ?1",
     [ST_PARKED_HASHES] = "SELECT hash FROM outbox_parked" P,
     [ST_DEAD_HASHES] = "SELECT hash FROM outbox_dead" P " AND state = 'dead'",
 };

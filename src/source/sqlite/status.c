@@ -61,6 +61,7 @@ static enum ob_status counts(struct db *db, const char *pipeline, struct ob_sour
         out->paused = sqlite3_column_int(st, 0) != 0;
         out->parked = sqlite3_column_int64(st, 1);
         out->dead = sqlite3_column_int64(st, 2);
+        out->held = sqlite3_column_int(st, 3) != 0;
     }
     sqlite3_reset(st);
     return rc == SQLITE_ROW || rc == SQLITE_DONE
