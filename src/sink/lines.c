@@ -5,6 +5,8 @@
 #include "core/clock.h"
 #include "core/jscan.h"
 #include "core/json.h"
+#include "core/utf8.h"
+#include "sink/jcheck.h"
 
 #include <stdlib.h>
 
@@ -14,6 +16,9 @@
 /* Memory beyond a usual batch is given back after a batch that needed it. */
 #define KEEP_FACTOR 2
 #define SLACK ((size_t)1 << 20)
+/* At least what a line has beside its texts: names, quotes, time; and of each header. */
+#define FIXED 256
+#define HEADER 8
 
 enum ob_status ob_lines_init(struct ob_lines *l, size_t limit, size_t max_line, struct ob_err *err)
 {
@@ -48,83 +53,118 @@ void ob_lines_reset(struct ob_lines *l)
     l->bytes = l->n_parts = l->open = 0;
 }
 
-/* ---- fields ---- */
+/* ---- fields ----
+ *
+ * Room for a whole line without escapes is made once (reserve), then its parts are put without
+ * asking. A string that needs escapes goes the slow way and makes room again. */
 
-static void put_string(struct ob_buf *b, struct ob_str s)
+static void reserve(struct ob_buf *b, size_t need)
 {
-    ob_buf_char(b, '"');
-    ob_json_escape(b, s);
-    ob_buf_char(b, '"');
-}
-
-static void put_field(struct ob_buf *b, struct ob_str name, struct ob_str value)
-{
-    ob_buf_str(b, name);
-    put_string(b, value);
-}
-
-static void put_headers(struct ob_buf *b, const struct ob_msg *msg)
-{
-    ob_buf_str(b, OB_STR(",\"headers\":{"));
-    for (size_t i = 0; i < msg->n_headers; i++) {
-        if (i)
-            ob_buf_char(b, ',');
-        put_string(b, msg->headers[i].name);
-        ob_buf_char(b, ':');
-        put_string(b, msg->headers[i].value);
+    static const char zeros[4096];
+    size_t n = b->n;
+    while (b->cap - n < need && !b->failed) {
+        size_t more = need - (b->n - n);
+        ob_buf_put(b, zeros, more < sizeof(zeros) ? more : sizeof(zeros));
     }
-    ob_buf_char(b, '}');
+    b->n = n;
+}
+
+static inline void put(struct ob_buf *b, const char *p, size_t n)
+{
+    memcpy(b->p + b->n, p, n);
+    b->n += n;
+}
+
+#define PUT(b, lit) put((b), (lit), sizeof(lit) - 1)
+
+/* Copies s if it may stand in a JSON string as it is. */
+static inline bool put_plain(struct ob_buf *b, struct ob_str s)
+{
+    char *out = b->p + b->n;
+    size_t i = 0;
+    for (; i + 8 <= s.n; i += 8) {
+        if (ob_json_special8(s.p + i))
+            return false;
+        memcpy(out + i, s.p + i, 8);
+    }
+    for (; i < s.n; i++) {
+        unsigned char c = (unsigned char)s.p[i];
+        if (c < 0x20 || c >= 0x80 || c == '"' || c == '\\')
+            return false;
+        out[i] = (char)c;
+    }
+    b->n += s.n;
+    return true;
+}
+
+/* With its closing quote. False: it had to be escaped. */
+static bool put_string(struct ob_lines *l, struct ob_str s)
+{
+    struct ob_buf *b = &l->buf;
+    bool as_is = put_plain(b, s);
+    if (!as_is) {
+        ob_json_escape(b, s);
+        reserve(b, l->need);
+    }
+    if (!b->failed)
+        PUT(b, "\"");
+    return as_is;
+}
+
+static void put_headers(struct ob_lines *l, const struct ob_msg *msg)
+{
+    struct ob_buf *b = &l->buf;
+    PUT(b, ",\"headers\":{");
+    for (size_t i = 0; i < msg->n_headers && !b->failed; i++) {
+        if (i)
+            PUT(b, ",");
+        PUT(b, "\"");
+        put_string(l, msg->headers[i].name);
+        if (b->failed)
+            return;
+        PUT(b, ":\"");
+        put_string(l, msg->headers[i].value);
+    }
+    if (!b->failed)
+        PUT(b, "}");
 }
 
 /* Events come in runs of one second: only the milliseconds are written anew. */
 static void put_time(struct ob_lines *l, const struct ob_event *event)
 {
+    struct ob_buf *b = &l->buf;
     if (!event) {
-        ob_buf_str(&l->buf, OB_STR(",\"time\":null"));
+        PUT(b, ",\"time\":null");
         return;
     }
     int64_t us = event->created_us;
-    int64_t second = us >= 0 ? us / 1000000 : -((-us + 999999) / 1000000);
+    int64_t second = us / 1000000 - (us % 1000000 < 0);
     if (second != l->second) {
-        char text[OB_RFC3339_MAX];
-        size_t n = ob_rfc3339(second * 1000000, text);
-        if (n != 24) { /* a year that is not four digits */
-            put_field(&l->buf, OB_STR(",\"time\":"), (struct ob_str){text, n});
-            return;
-        }
-        memcpy(l->stamp, text, sizeof(l->stamp));
+        memset(l->stamp, 0, sizeof(l->stamp));
+        l->n_stamp = ob_rfc3339(second * 1000000, l->stamp);
         l->second = second;
     }
-    unsigned ms = (unsigned)((us - second * 1000000) / 1000);
-    l->stamp[20] = (char)('0' + ms / 100);
-    l->stamp[21] = (char)('0' + ms / 10 % 10);
-    l->stamp[22] = (char)('0' + ms % 10);
-    put_field(&l->buf, OB_STR(",\"time\":"), (struct ob_str){l->stamp, sizeof(l->stamp)});
+    if (l->n_stamp >= 5) { /* …SS.mmmZ, whatever the year */
+        unsigned ms = (unsigned)((us - second * 1000000) / 1000);
+        char *at = l->stamp + l->n_stamp - 4;
+        at[0] = (char)('0' + ms / 100);
+        at[1] = (char)('0' + ms / 10 % 10);
+        at[2] = (char)('0' + ms % 10);
+    }
+    PUT(b, ",\"time\":\"");
+    put(b, l->stamp, l->n_stamp);
+    PUT(b, "\"");
 }
 
 /* ---- the value ---- */
 
 enum shape { RAW, TEXT, BASE64 };
 
-/* JSON that may stand inside a line: one level is left for the line's own object, so that whoever
- * checks the line with the same limit takes it. */
-static bool is_json(struct ob_str text)
-{
-    struct ob_jscan scan;
-    struct ob_jtok tok = {.type = OB_J_NULL};
-    ob_jscan_init(&scan, text);
-    while (tok.type != OB_J_END) {
-        if (ob_jscan_next(&scan, &tok, NULL) != OB_OK || scan.depth >= OB_JSCAN_DEPTH)
-            return false;
-    }
-    return true;
-}
-
 static enum shape shape_of(struct ob_str value)
 {
-    /* A line break is white space to JSON but ends a line; '\r' ends one for some readers. */
-    if (value.n > 0 && !memchr(value.p, '\n', value.n) && !memchr(value.p, '\r', value.n) &&
-        is_json(value))
+    /* A line break is white space to JSON but ends a line. One level is left for the line's own
+     * object, so that whoever checks the line with the same limit takes it. */
+    if (ob_jcheck_line(value, OB_JSCAN_DEPTH - 1))
         return RAW;
     return ob_utf8_valid(value) ? TEXT : BASE64;
 }
@@ -155,23 +195,27 @@ static size_t put_value(struct ob_lines *l, const struct ob_msg *msg, enum shape
 {
     struct ob_buf *b = &l->buf;
     if (msg->value_null) {
-        ob_buf_str(b, OB_STR(",\"value\":null"));
-    } else if (shape == TEXT) {
-        put_field(b, OB_STR(",\"value_text\":"), msg->value);
-    } else if (shape == BASE64) {
-        ob_buf_str(b, OB_STR(",\"value_base64\":\""));
-        ob_base64(b, msg->value);
-        ob_buf_char(b, '"');
-    } else {
-        ob_buf_str(b, OB_STR(",\"value\":"));
+        PUT(b, ",\"value\":null");
+        return 0;
+    }
+    if (shape == RAW) {
+        PUT(b, ",\"value\":");
         if (msg->value.n < BORROW_FROM) {
-            ob_buf_str(b, msg->value);
+            put(b, msg->value.p, msg->value.n);
             return 0;
         }
         close_part(l);
         l->parts[l->n_parts++] = (struct ob_lines_part){msg->value.p, 0, msg->value.n};
         return msg->value.n;
     }
+    if (shape == TEXT) {
+        PUT(b, ",\"value_text\":\"");
+        ob_json_escape(b, msg->value);
+    } else {
+        PUT(b, ",\"value_base64\":\"");
+        ob_base64(b, msg->value);
+    }
+    ob_buf_char(b, '"');
     return 0;
 }
 
@@ -186,24 +230,52 @@ static size_t frame_size(const struct ob_msg *msg)
     return n;
 }
 
-static size_t put_line(struct ob_lines *l, const struct ob_msg *msg, enum shape shape)
+/* Everything before the value. */
+static void put_frame(struct ob_lines *l, const struct ob_msg *msg)
 {
     struct ob_buf *b = &l->buf;
-    put_field(b, OB_STR("{\"id\":"), msg->id);
-    put_field(b, OB_STR(",\"topic\":"), msg->topic);
-    if (msg->stream.n > 0)
-        put_field(b, OB_STR(",\"stream\":"), msg->stream);
-    put_field(b, OB_STR(",\"key\":"), msg->key);
-    if (!ob_utf8_valid(msg->key)) {
-        ob_buf_str(b, OB_STR(",\"key_base64\":\""));
+    PUT(b, "{\"id\":\"");
+    put_string(l, msg->id);
+    if (b->failed)
+        return;
+    PUT(b, ",\"topic\":\"");
+    put_string(l, msg->topic);
+    if (msg->stream.n > 0 && !b->failed) {
+        PUT(b, ",\"stream\":\"");
+        put_string(l, msg->stream);
+    }
+    if (b->failed)
+        return;
+    PUT(b, ",\"key\":\"");
+    if (!put_string(l, msg->key) && !ob_utf8_valid(msg->key)) {
+        ob_buf_c(b, ",\"key_base64\":\"");
         ob_base64(b, msg->key);
         ob_buf_char(b, '"');
+        reserve(b, l->need);
     }
-    put_headers(b, msg);
-    if (msg->content_type.n > 0)
-        put_field(b, OB_STR(",\"content_type\":"), msg->content_type);
-    put_time(l, msg->event);
-    size_t borrowed = put_value(l, msg, shape);
+    if (!b->failed)
+        put_headers(l, msg);
+    if (msg->content_type.n > 0 && !b->failed) {
+        PUT(b, ",\"content_type\":\"");
+        put_string(l, msg->content_type);
+    }
+    if (!b->failed)
+        put_time(l, msg->event);
+}
+
+/* Returns how many bytes of the line are not in buf. */
+static size_t put_line(struct ob_lines *l, const struct ob_msg *msg, enum shape shape, size_t frame)
+{
+    struct ob_buf *b = &l->buf;
+    size_t borrowed = 0;
+    l->need = frame + FIXED + msg->n_headers * HEADER;
+    if (shape == RAW && !msg->value_null && msg->value.n < BORROW_FROM)
+        l->need += msg->value.n;
+    reserve(b, l->need);
+    if (!b->failed)
+        put_frame(l, msg);
+    if (!b->failed)
+        borrowed = put_value(l, msg, shape);
     ob_buf_str(b, OB_STR("}\n"));
     return borrowed;
 }
@@ -224,7 +296,7 @@ enum ob_status ob_lines_add(struct ob_lines *l, const struct ob_msg *msg, size_t
         return OB_REJECT;
 
     size_t n = l->buf.n, n_parts = l->n_parts, open = l->open;
-    size_t line = put_line(l, msg, shape);
+    size_t line = put_line(l, msg, shape, frame);
     line += l->buf.n - n;
     enum ob_status st = OB_OK;
     if (l->buf.failed) /* the ceiling is above max_line: only escapes of the frame get there */

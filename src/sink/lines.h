@@ -11,6 +11,7 @@
 #define OB_SINK_LINES_H
 
 #include "core/buf.h"
+#include "core/clock.h"
 #include "core/err.h"
 #include "sink/worker.h"
 
@@ -31,8 +32,10 @@ struct ob_lines {
     size_t n_parts;
     size_t open; /* where the part under way starts in buf */
     struct iovec *iov;
+    size_t need;    /* room that the line under way takes without escapes */
     int64_t second; /* whose text is in stamp */
-    char stamp[24];
+    size_t n_stamp;
+    char stamp[OB_RFC3339_MAX];
 };
 
 enum ob_status ob_lines_init(struct ob_lines *l, size_t limit, size_t max_line, struct ob_err *err);

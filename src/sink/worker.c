@@ -118,16 +118,16 @@ static void fail(struct ob_worker *w, enum ob_status st, const struct ob_err *er
 /* Nobody prepares or commits: no borrowed byte of what is given back is being read. */
 static void give_back(struct ob_worker *w)
 {
-    for (uint64_t i = w->finished; i < w->head; i++)
-        w->ring[i % w->cap].verdict = OB_V_RETURNED;
-    w->finished = w->taken = w->head;
-    w->give_back = false;
-    if (w->release) {
+    while (w->release) {
         w->release = false;
         pthread_mutex_unlock(&w->lock);
         w->ops->release(w->user);
         pthread_mutex_lock(&w->lock);
     }
+    for (uint64_t i = w->finished; i < w->head; i++)
+        w->ring[i % w->cap].verdict = OB_V_RETURNED;
+    w->finished = w->taken = w->head;
+    w->give_back = false;
     signal_shard(w);
 }
 
