@@ -10,6 +10,11 @@
 unsigned ob_flow_mutant;
 #endif
 
+/* Delivered events leave the window at once; until the next settle only their place in the cursor's
+ * order is kept. So a source that settles ten times a second does not make the window the limit of
+ * its speed. */
+#define RING_FACTOR 16
+
 static uint32_t pow2(uint32_t n)
 {
     uint32_t p = 16;
@@ -54,7 +59,8 @@ static bool allocate(struct ob_flow *f)
     f->dests = calloc(f->n_dests_cap, sizeof(*f->dests));
     f->key_bucket = calloc((size_t)f->key_mask + 1, sizeof(uint32_t));
     f->dest_bucket = calloc((size_t)f->dest_mask + 1, sizeof(uint32_t));
-    f->ring = calloc(w, sizeof(*f->ring));
+    f->ring_cap = RING_FACTOR * w;
+    f->ring = calloc(f->ring_cap, sizeof(*f->ring));
     f->todo = calloc(w, sizeof(uint32_t));
     f->picked = calloc(w, sizeof(uint32_t));
     f->dirty = calloc(f->n_keys_cap, sizeof(uint32_t));
@@ -133,7 +139,7 @@ void ob_flow_reset(struct ob_flow *f)
 size_t ob_flow_room(const struct ob_flow *f, uint64_t *bytes)
 {
     uint32_t w = f->c.window_events, free_slots = w - f->n_used;
-    uint64_t ring = f->c.log_source ? w - (f->ring_tail - f->ring_head) : w;
+    uint64_t ring = f->c.log_source ? f->ring_cap - (f->ring_tail - f->ring_head) : w;
     size_t room = ring < free_slots ? (size_t)ring : free_slots;
     uint64_t left = f->c.window_bytes > f->bytes ? f->c.window_bytes - f->bytes : 0;
     if (f->down) { /* enough to probe with and to start again with */
@@ -167,7 +173,7 @@ static void claim_one(struct ob_flow *f, const struct ob_claimed *c, uint64_t *t
     f->st.claimed++;
     if (f->c.log_source) {
         s->ring = f->ring_tail++;
-        f->ring[s->ring % f->c.window_events] = (struct ring){.ref = c->ref, .slot = i};
+        f->ring[s->ring % f->ring_cap] = (struct ring){.ref = c->ref, .slot = i};
     }
     ob__key_append(f, ki, i);
     if ((c->flags & OB_CLAIM_HELD) && !k->durable)
@@ -191,8 +197,7 @@ void ob_flow_claim(struct ob_flow *f, int64_t now, const struct ob_claimed *c, s
         tokens[p] = 0;
         f->st.claimed++;
         if (f->c.log_source)
-            f->ring[f->ring_tail++ % f->c.window_events] =
-                (struct ring){.ref = c[p].ref, .slot = NIL};
+            f->ring[f->ring_tail++ % f->ring_cap] = (struct ring){.ref = c[p].ref, .slot = NIL};
     }
 }
 

@@ -128,6 +128,7 @@ struct ob_flow {
     uint32_t n_used;    /* slots not FREE */
     uint64_t bytes;
     struct ring *ring;
+    uint32_t ring_cap;
     uint64_t ring_head, ring_tail,
         ring_cut;           /* absolute; cut: end of the prefix that is being settled */
     uint32_t *todo, n_todo; /* slots with something to record */

@@ -20,8 +20,7 @@ int64_t ob_flow_settle_at(const struct ob_flow *f)
 {
     if (f->settling)
         return FOREVER;
-    bool prefix =
-        f->ring_head < f->ring_tail && passable(f, &f->ring[f->ring_head % f->c.window_events]);
+    bool prefix = f->ring_head < f->ring_tail && passable(f, &f->ring[f->ring_head % f->ring_cap]);
     return f->n_todo > 0 || prefix ? f->settle_ms : FOREVER;
 }
 
@@ -86,8 +85,8 @@ bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
     if (!sorted)
         qsort(s->ops, s->n, sizeof(s->ops[0]), by_claim);
     f->ring_cut = f->ring_head;
-    while (f->ring_cut < f->ring_tail && passable(f, &f->ring[f->ring_cut % f->c.window_events]))
-        s->ref = f->ring[f->ring_cut++ % f->c.window_events].ref;
+    while (f->ring_cut < f->ring_tail && passable(f, &f->ring[f->ring_cut % f->ring_cap]))
+        s->ref = f->ring[f->ring_cut++ % f->ring_cap].ref;
     s->moved = f->ring_cut > f->ring_head;
     f->settling = s->n > 0 || s->moved;
     return f->settling;
@@ -159,7 +158,7 @@ static void release(struct ob_flow *f, uint64_t hash)
 static void pop_prefix(struct ob_flow *f)
 {
     for (; f->ring_head < f->ring_cut; f->ring_head++) {
-        struct ring *r = &f->ring[f->ring_head % f->c.window_events];
+        struct ring *r = &f->ring[f->ring_head % f->ring_cap];
         if (r->slot != NIL)
             f->slots[r->slot].ring = UINT64_MAX; /* in flight with a row of its own */
         f->st.settled++;

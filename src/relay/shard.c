@@ -268,9 +268,11 @@ static void beat(struct shard *s)
         ob__shard_source_failed(s, &err);
         return;
     }
-    if (paused != s->paused)
+    if (paused != s->paused) {
+        s->beat_at = s->now; /* tells the new state */
         ob_log(&s->log, OB_LOG_INFO, paused ? "relay.paused" : "relay.resumed",
                OB_KI("in_flight", st.in_flight));
+    }
     s->paused = paused;
     s->due_at = s->now; /* a person may have retried dead events: one look a second */
 }

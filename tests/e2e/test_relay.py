@@ -339,7 +339,7 @@ def test_pause_and_resume(outbox):
     wait_until(lambda: "relay.paused" in relay.err, 10, "paused")
     insert(db, "a", 2)
     wait_until(lambda: outbox.json("status", "--json")[0]["pending"] >= 1, 10, "pending")
-    assert outbox.json("status", "--json")[0]["state"] == "paused"
+    wait_until(lambda: outbox.json("status", "--json")[0]["state"] == "paused", 10, "shown")
     assert len(read_jsonl(out)) == 1
     outbox.run("resume")
     wait_until(lambda: len(read_jsonl(out)) == 2, 10, "goes on")
@@ -347,7 +347,7 @@ def test_pause_and_resume(outbox):
 
 
 def test_shards_keep_the_order_of_each_key_and_may_be_changed(outbox):
-    config(outbox, more="    shards: 4", path="out/events-${shard}.jsonl" if False else "out/events.jsonl")
+    config(outbox, more="    shards: 4")
     db = outbox.sqlite("app.db")
     for n in range(400):
         insert(db, f"k{n % 10}", n)
