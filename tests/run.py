@@ -223,7 +223,6 @@ PHASES = [
     ("unit", "unit tests", "gcc", ("meson", ["unit"])),
     ("fuzz", "replay of the fuzz corpora", "gcc", ("meson", ["fuzz"])),
     ("sim", "simulation of the flow", "gcc", ("meson", ["sim"])),
-    ("examples", "examples against the public library", "gcc", ("meson", ["examples"])),
     ("repo", "tools, documentation and installation", "gcc", ("pytest", "repo", "")),
     ("e2e", "end-to-end tests", "gcc", ("pytest", "e2e", "")),
     ("clang", "build with clang", "clang", None),
