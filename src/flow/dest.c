@@ -95,6 +95,12 @@ void ob__dest_drop_if_idle(struct ob_flow *f, uint32_t di)
     f->dest_free = di;
 }
 
+/* How many events of blocked destinations the window may hold. */
+uint32_t ob__blocked_share(const struct ob_flow *f)
+{
+    return f->c.window_events > 1 ? f->c.window_events / 2 : 1;
+}
+
 /* A share for each destination such that all that ever get stuck hold less than half the window. */
 uint32_t ob__dest_cap(const struct ob_flow *f)
 {
@@ -228,9 +234,11 @@ void ob__dest_tick(struct ob_flow *f, int64_t now)
         if (!d->blocked || f->down)
             continue;
         bool long_ago = now - d->since_ms >= f->c.park_after_ms;
-        bool too_much = f->blocked_live > f->c.window_events / 2;
+        bool too_much = f->blocked_live > ob__blocked_share(f);
         if (!d->parking && (long_ago || too_much))
             ob__dest_park(f, di);
+        else if (d->parking && d->rhead != NIL && d->probe_at > now)
+            ob__key_no_wait(f, f->slots[d->rhead].key); /* its probe may take long */
     }
     ob__key_clean(f);
 }
@@ -240,12 +248,13 @@ size_t ob_flow_drain_dests(struct ob_flow *f, int64_t now, uint64_t *dests, bool
     size_t n = 0;
     if (ob_flow_drain_room(f) == 0)
         return 0;
+    bool place = f->blocked_live < ob__blocked_share(f);
     for (int blocked = 0; blocked < 2; blocked++) {
         for (uint32_t di = f->bhead; di != NIL && n < max; di = f->dests[di].bnext) {
             const struct dest *d = &f->dests[di];
             if (d->blocked != (blocked == 1))
                 continue;
-            if (d->blocked ? (now >= d->probe_at && d->probe == NIL && d->rhead == NIL)
+            if (d->blocked ? (now >= d->probe_at && d->probe == NIL && d->rhead == NIL && place)
                            : now >= d->drain_at) {
                 dests[n] = d->hash;
                 one[n++] = d->blocked;

@@ -204,9 +204,11 @@ void ob_flow_claim(struct ob_flow *f, int64_t now, const struct ob_claimed *c, s
 size_t ob_flow_drain_room(const struct ob_flow *f)
 {
     uint32_t w = f->c.window_events, half = w / 2 > 0 ? w / 2 : 1;
-    if (f->down || f->n_rows >= half || f->bytes >= f->c.window_bytes)
+    if (f->n_rows >= half || f->bytes >= f->c.window_bytes)
         return 0;
     uint32_t left = w - f->n_used;
+    if (f->down) /* one row to probe with, if the window has nothing */
+        return left > 0 && f->n_ready == 0 && f->probe == NIL && f->n_rows == 0 ? 1 : 0;
     return left < half - f->n_rows ? left : half - f->n_rows;
 }
 
@@ -249,7 +251,8 @@ void ob_flow_drained(struct ob_flow *f, int64_t now, const struct ob_claimed *c,
             taking = c[p].hash;
             take = !ob_flow_drain_skip(f, taking);
         }
-        if (!take || f->slot_free == NIL) {
+        bool full = f->slot_free == NIL || (f->bytes >= f->c.window_bytes && f->n_used > 0);
+        if (!take || full) {
             take = false; /* nothing behind a refused one */
             uint32_t ki = ob__key_find(f, taking);
             if (ki != NIL)
@@ -267,10 +270,27 @@ void ob_flow_drained(struct ob_flow *f, int64_t now, const struct ob_claimed *c,
     ob__key_clean(f);
 }
 
+/* The sink is down and everything in the window stands behind parked rows or dead ones: nothing
+ * could ever probe. Then, and only then, these are parked during an outage. */
+static void find_probe(struct ob_flow *f, int64_t now)
+{
+    if (!f->down || f->probe != NIL || f->n_ready > 0 || f->n_todo > 0 || f->settling ||
+        f->n_used == f->n_in_flight)
+        return;
+    if (ob_flow_room(f, NULL) > 0 && now < f->probe_at + f->c.park_after_ms)
+        return;
+    f->no_probe = true;
+    for (uint32_t k = 0; k < f->n_keys_cap; k++)
+        if (f->keys[k].used && f->keys[k].next != NIL && ob__key_held(f, &f->keys[k]))
+            ob__key_hold(f, k, false);
+    f->no_probe = false;
+}
+
 void ob_flow_tick(struct ob_flow *f, int64_t now)
 {
     ob__flight_tick(f, now);
     ob__dest_tick(f, now);
+    find_probe(f, now);
 }
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -293,9 +313,14 @@ int64_t ob_flow_wake_at(const struct ob_flow *f, int64_t now)
             at = earlier(at, soon(f->probe_at, now));
         else if (f->probe != NIL && !f->self_down)
             at = earlier(at, soon(f->slots[f->probe].sent_ms + f->c.publish_timeout_ms, now));
-        return at;
+        if (f->probe == NIL && f->n_ready == 0 && f->n_used > f->n_in_flight) {
+            int64_t park = f->probe_at + f->c.park_after_ms; /* find_probe() */
+            at = earlier(at, park > now ? park : now + 1000);
+        }
+        if (ob_flow_drain_room(f) == 0)
+            return at;
     }
-    if (f->fhead != NIL)
+    if (f->fhead != NIL && !f->down)
         at = earlier(at, soon(ob__sent_eff(f, &f->slots[f->fhead]) + f->c.park_after_ms, now));
     for (uint32_t di = f->bhead; di != NIL; di = f->dests[di].bnext) {
         const struct dest *d = &f->dests[di];

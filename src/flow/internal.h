@@ -10,8 +10,9 @@
  * behind it are WAITING, unless key->stall: then something behind key->next is still in flight and
  * nothing moves until it is not. K2  a fresh WAITING slot of a held key exists only while the key's
  * last page drains, or while the sink is down. D1  the ready list of a destination is in claim
- * order within each key. R1  a ring entry is passed (slot NIL) only when its event is delivered, or
- * durably parked or dead. */
+ * order within each key. R2  before a slot that has a row, or is about to get one, everything of
+ * its key that is in flight has or gets one too: rows are numbered in key order. R1  a ring entry
+ * is passed (slot NIL) only when its event is delivered, or durably parked or dead. */
 #ifndef OB_FLOW_INTERNAL_H
 #define OB_FLOW_INTERNAL_H
 
@@ -142,7 +143,7 @@ struct ob_flow {
     uint64_t claim_no, submit_no, acked_no, delivered_new;
     int64_t ack_ms, up_ms, probe_at, settle_ms, check_ms;
     uint32_t fails, probe;
-    bool down, self_down, incomplete, settling, wants_reset;
+    bool down, self_down, incomplete, settling, wants_reset, no_probe;
     struct ob_flow_stats st;
     uint8_t to[N_STATES][N_ON]; /* the table of states.c */
 };
@@ -171,6 +172,7 @@ enum {
     M_RESEND_ACCEPTED,       /* an overdue one is given to the sink again before its verdict */
     M_DOWN_PARKS,            /* an outage parks what waits */
     M_SETTLE_FAILED_OK,      /* a settle that failed counts as recorded */
+    M_NUMBERED_LATE,         /* those in flight before a parked one get their rows after it */
 };
 
 /* states.c */
@@ -191,9 +193,11 @@ void ob__key_advance(struct ob_flow *f, uint32_t k);
 void ob__key_recompute(struct ob_flow *f, uint32_t k);
 void ob__key_dirty(struct ob_flow *f, uint32_t k);
 void ob__key_clean(struct ob_flow *f);
-/* Parks the fresh ones that wait and, with rows, lets go of those that have a row. Nothing while
- * the sink is down. */
+/* Parks the fresh ones that wait (while the sink is down they only wait) and, with rows, lets go of
+ * those that have a row. */
 void ob__key_hold(struct ob_flow *f, uint32_t k, bool rows);
+/* The last page of a key takes long: new events of it do not wait for it in the window any more. */
+void ob__key_no_wait(struct ob_flow *f, uint32_t k);
 
 /* dest.c */
 uint32_t ob__dest_find(const struct ob_flow *f, uint64_t hash);
@@ -207,6 +211,7 @@ void ob__dest_rows(struct ob_flow *f, int64_t now, uint32_t d);
 void ob__dest_tick(struct ob_flow *f, int64_t now);
 void ob__ready_append(struct ob_flow *f, uint32_t s);
 void ob__ready_unlink(struct ob_flow *f, uint32_t s);
+uint32_t ob__blocked_share(const struct ob_flow *f);
 uint32_t ob__dest_cap(const struct ob_flow *f);
 
 /* slot.c: what happens to one slot */
@@ -215,6 +220,7 @@ void ob__slot_todo(struct ob_flow *f, uint32_t s);
 void ob__slot_live(struct ob_flow *f, struct slot *s, int delta);
 /* Out of every list; its token comes out of ob_flow_freed(). */
 void ob__slot_over(struct ob_flow *f, uint32_t s, enum on on);
+void ob__slot_overdue(struct ob_flow *f, uint32_t s);
 void ob__slot_park(struct ob_flow *f, uint32_t s, enum on on, int64_t due_ms);
 void ob__slot_die(struct ob_flow *f, uint32_t s, enum on on);
 void ob__slot_drop(struct ob_flow *f, uint32_t s);

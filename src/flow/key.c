@@ -120,8 +120,10 @@ static bool is_probe(const struct ob_flow *f, const struct slot *s)
 {
     const struct dest *d = &f->dests[s->dest];
     return s->park_n != 0 && d->rhead == NIL && d->probe == NIL &&
-           f->blocked_live <= f->c.window_events / 2;
+           f->blocked_live <= ob__blocked_share(f);
 }
+
+static void hold_from(struct ob_flow *f, uint32_t i, bool rows);
 
 /* Keeps the key although its slots may go; whoever calls it has the key in the dirty list or a slot
  * of it. */
@@ -150,9 +152,13 @@ void ob__key_advance(struct ob_flow *f, uint32_t ki)
         if (!may_follow(f, s))
             return;
         if (f->dests[s->dest].parking && !f->down && !is_probe(f, s)) {
-            s->flags |= F_WAITS_DEST;
-            ob__slot_park(f, i, ON_HOLD, 0);
-            ob__key_hold(f, ki, true);
+            if (s->park_n == 0 || s->prev == NIL) { /* else its row stays behind the probe's */
+                s->flags |= F_WAITS_DEST;
+                uint32_t next = s->next;
+                ob__slot_park(f, i, ON_HOLD, 0);
+                i = next;
+            }
+            hold_from(f, i, true);
             return;
         }
         k->next = s->next;
@@ -204,22 +210,50 @@ void ob__key_clean(struct ob_flow *f)
     f->n_dirty = 0;
 }
 
-void ob__key_hold(struct ob_flow *f, uint32_t ki, bool rows)
+/* While the sink is down nothing is parked (but see find_probe()): what must not go now waits, and
+ * ob__up() comes back to it. */
+static void hold_fresh(struct ob_flow *f, uint32_t i)
 {
-    if ((f->down && !OB_MUTANT(M_DOWN_PARKS)) || OB_MUTANT(M_FORGET_FOLLOWERS))
-        return; /* while the sink is down nothing is parked: ob_flow_sink(up) comes back to it */
-    struct key *k = &f->keys[ki];
-    k->n_slots++; /* keeps the key while its slots go */
-    for (uint32_t i = k->head, next; i != NIL; i = next) {
+    if (!f->down || f->no_probe || OB_MUTANT(M_DOWN_PARKS)) {
+        ob__slot_park(f, i, ON_HOLD, 0);
+    } else if (f->slots[i].state == S_READY) {
+        ob__ready_unlink(f, i);
+        ob__move(f, &f->slots[i], ON_BACK);
+    }
+}
+
+/* From slot i of the key to its end. */
+static void hold_from(struct ob_flow *f, uint32_t i, bool rows)
+{
+    for (uint32_t next; i != NIL; i = next) {
         struct slot *s = &f->slots[i];
         next = s->next;
         if (s->state != S_WAITING && s->state != S_READY)
             continue;
         if (s->park_n == 0)
-            ob__slot_park(f, i, ON_HOLD, 0);
+            hold_fresh(f, i);
         else if (rows)
             ob__slot_drop(f, i);
     }
+}
+
+void ob__key_hold(struct ob_flow *f, uint32_t ki, bool rows)
+{
+    if (OB_MUTANT(M_FORGET_FOLLOWERS))
+        return;
+    struct key *k = &f->keys[ki];
+    k->n_slots++; /* keeps the key while its slots go */
+    hold_from(f, k->head, rows);
+    ob__key_recompute(f, ki);
     if (--k->n_slots == 0)
         ob__key_drop_if_idle(f, ki);
+}
+
+void ob__key_no_wait(struct ob_flow *f, uint32_t ki)
+{
+    if (!f->keys[ki].last_page)
+        return;
+    f->keys[ki].last_page = false;
+    ob__key_dirty(f, ki);
+    ob__key_hold(f, ki, false);
 }

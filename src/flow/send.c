@@ -194,6 +194,20 @@ static void on_back(struct ob_flow *f, uint32_t i, enum on on)
         ob__move(f, s, on);
 }
 
+/* A row that only probes must not keep out its neighbours, nor the probes of others: where place is
+ * scarce it comes back when its next probe is due. */
+static void make_room(struct ob_flow *f, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    uint32_t k = s->key;
+    bool scarce = f->bytes > f->c.window_bytes / 2 || f->blocked_live >= ob__blocked_share(f);
+    if (!s->park_n || !f->dests[s->dest].parking || f->down || !scarce)
+        return;
+    s->flags |= F_WAITS_DEST;
+    ob__slot_park(f, i, ON_HOLD, 0);
+    ob__key_hold(f, k, true);
+}
+
 static void note_ack(struct ob_flow *f, int64_t now, const struct slot *s)
 {
     struct dest *d = &f->dests[s->dest];
@@ -242,6 +256,8 @@ void ob__verdict(struct ob_flow *f, int64_t now, uint32_t i, enum ob_verdict v)
         break;
     case OB_V_BLOCKED:
         on_back(f, i, ON_BLOCKED);
+        if (s->state == S_WAITING)
+            make_room(f, i);
         break;
     case OB_V_RETURNED:
         f->st.returned++;
@@ -260,7 +276,7 @@ void ob_flow_verdicts(struct ob_flow *f, int64_t now, const struct ob_flow_verdi
         uint32_t i = OB_FLOW_SLOT(v[p].token);
         struct slot *s = i < f->c.window_events ? &f->slots[i] : NULL;
         bool ours = s && (s->token == v[p].token || OB_MUTANT(M_STALE_TOKEN)) &&
-                    (s->state == S_SENT || s->state == S_OVERDUE);
+                    (s->state == S_SENT || s->state == S_OVERDUE) && !(s->flags & F_LATE);
         if (!ours) {
             f->st.late++;
         } else if (s->flags & F_SETTLING) {
@@ -276,15 +292,10 @@ void ob_flow_verdicts(struct ob_flow *f, int64_t now, const struct ob_flow_verdi
 
 static void overdue(struct ob_flow *f, uint32_t i)
 {
-    struct slot *s = &f->slots[i];
-    struct key *k = &f->keys[s->key];
-    ob__move(f, s, ON_OVERDUE);
-    k->n_parking++;
-    k->last_page = false;
-    s->due_ms = 0;
-    ob__slot_todo(f, i);
-    ob__key_hold(f, s->key, true);
-    ob__key_dirty(f, s->key);
+    uint32_t k = f->slots[i].key;
+    ob__slot_overdue(f, i);
+    ob__key_hold(f, k, true);
+    ob__key_dirty(f, k);
 }
 
 static void ask_cancel(struct ob_flow *f, int64_t now, struct slot *s, unsigned flags)
@@ -294,6 +305,15 @@ static void ask_cancel(struct ob_flow *f, int64_t now, struct slot *s, unsigned 
         now; /* it has another publish_timeout to answer; its place in the flight list stays */
     f->cancel[f->n_cancel++] = s->token;
     f->st.cancelled++;
+}
+
+/* On a sink that stays in order it is the one before it that is stuck. */
+static bool stands_behind(const struct ob_flow *f, const struct slot *s)
+{
+    if (!f->c.ordered_sink || s->prev == NIL)
+        return false;
+    const struct slot *before = &f->slots[s->prev];
+    return before->dest == s->dest && (before->state == S_SENT || before->state == S_OVERDUE);
 }
 
 /* No acknowledgement within publish_timeout. Returns false when the whole sink is to blame. */
@@ -307,10 +327,14 @@ static bool timed_out(struct ob_flow *f, int64_t now, struct slot *s)
         go_down(f, now);
         return false;
     }
-    if (d->ack_ms <= sent) {
+    bool later = d->acked_no > s->submit_no;
+    /* Only earlier ones of it were acknowledged since: then silence counts from the last of them.
+     */
+    bool silent = !later && d->ack_ms <= now - (int64_t)f->c.publish_timeout_ms;
+    if (d->ack_ms <= sent || silent) {
         ob__dest_block(f, now, s->dest, false);
         ask_cancel(f, now, s, F_UNBLAMED);
-    } else if (d->acked_no > s->submit_no) {
+    } else if (later && !stands_behind(f, s)) {
         ask_cancel(f, now, s, 0);
     }
     return true;
@@ -339,12 +363,14 @@ void ob__flight_tick(struct ob_flow *f, int64_t now)
             return;
         /* Something sent later is acknowledged: this one must not hold up the cursor and its key.
          */
-        if (s->state == S_SENT && s->park_n == 0 && f->acked_no > s->submit_no) {
-            if (OB_MUTANT(M_RESEND_ACCEPTED))
-                ob__verdict(f, now, i, OB_V_RETURNED);
-            else
-                overdue(f, i);
-        }
+        if (s->state != S_SENT || f->acked_no <= s->submit_no)
+            continue;
+        if (OB_MUTANT(M_RESEND_ACCEPTED))
+            ob__verdict(f, now, i, OB_V_RETURNED);
+        else if (s->park_n == 0)
+            overdue(f, i);
+        else
+            ob__key_no_wait(f, s->key);
     }
 }
 

@@ -120,8 +120,12 @@ static void op_done(struct ob_flow *f, int64_t now, const struct ob_settle_op *o
         k->n_parking--;
         k->durable = true;
         f->st.parked++;
-        if (op->blocked_dest)
+        if (op->blocked_dest) {
+            struct dest *d = &f->dests[t->dest];
             ob__dest_rows(f, now, t->dest);
+            if (d->blocked && d->probe_at <= now) /* others use its place first */
+                d->probe_at = now + ob_backoff_ms(&f->c.probe, d->fails, &f->rand);
+        }
     } else if (op->kind == OB_SETTLE_DEAD) {
         k->n_dying--;
         k->durable = k->durable || op->hold;

@@ -91,9 +91,10 @@ void ob__slot_over(struct ob_flow *f, uint32_t i, enum on on)
     struct key *k = &f->keys[s->key];
     if (s->park_n) {
         f->n_rows--;
-        if (--k->n_rows == 0)
-            k->drop = false;
+        k->n_rows--;
     }
+    if (k->n_rows == 0 && k->n_parking == 0)
+        k->drop = false; /* nothing with a row is left that could come back */
     k->n_slots--;
     f->dests[s->dest].n_slots--;
     f->bytes -= s->bytes;
@@ -102,6 +103,25 @@ void ob__slot_over(struct ob_flow *f, uint32_t i, enum on on)
         ob__key_drop_if_idle(f, s->key);
     if (f->dests[s->dest].n_slots == 0)
         ob__dest_drop_if_idle(f, s->dest);
+}
+
+/* It stays in flight and gets a row: the cursor can pass it, and its key is held behind it. So do
+ * those before it (R2), else they would be numbered behind it if they failed. */
+void ob__slot_overdue(struct ob_flow *f, uint32_t i)
+{
+    struct key *k = &f->keys[f->slots[i].key];
+    k->last_page = false;
+    for (; i != NIL; i = f->slots[i].prev) {
+        struct slot *s = &f->slots[i];
+        if (s->state == S_OVERDUE || s->park_n != 0)
+            return;
+        if (s->state != S_SENT)
+            continue;
+        ob__move(f, s, ON_OVERDUE);
+        k->n_parking++;
+        s->due_ms = 0;
+        ob__slot_todo(f, i);
+    }
 }
 
 /* Its row is written with the next settle; the key is held from now on. */
@@ -113,6 +133,8 @@ void ob__slot_park(struct ob_flow *f, uint32_t i, enum on on, int64_t due_ms)
         k->n_parking--; /* counted when it became overdue */
     if (s->park_n || s->state == S_SENT || s->state == S_OVERDUE)
         k->drop = true;
+    if (s->prev != NIL && !OB_MUTANT(M_NUMBERED_LATE))
+        ob__slot_overdue(f, s->prev);
     leave(f, i);
     ob__move(f, s, on);
     s->due_ms = due_ms;
@@ -134,10 +156,21 @@ void ob__slot_die(struct ob_flow *f, uint32_t i, enum on on)
         f->keys[s->key].drop = true;
         f->keys[s->key].last_page = false;
         ob__key_hold(f, s->key, true);
+        return;
+    }
+    /* Dead only when recorded: what was ready behind it waits for the commit. */
+    for (uint32_t j = f->keys[s->key].head; j != NIL && !OB_MUTANT(M_DEAD_UNRECORDED);
+         j = f->slots[j].next) {
+        if (f->slots[j].state != S_READY)
+            continue;
+        ob__ready_unlink(f, j);
+        ob__move(f, &f->slots[j], ON_BACK);
+        ob__key_dirty(f, s->key);
     }
 }
 
 void ob__slot_drop(struct ob_flow *f, uint32_t i)
 {
+    f->keys[f->slots[i].key].last_page = false; /* its row is left behind */
     ob__slot_over(f, i, ON_DROP);
 }

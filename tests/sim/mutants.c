@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mutants - deliberate bugs, in flow and in what surrounds it. A simulation that does not find each
+ * of them proves nothing about the code that has none. */
+#include "pool.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_SEEDS 4000 /* each must be found within so many schedules */
+
+const struct sim_mutant_info sim_mutants[] = {
+    /* around flow: the source, the sink, the relay's glue */
+    {"no-fence", "an owner that lost its epoch may still record", SIM_M_NO_FENCE, 0},
+    {"zombie-claims", "a claim does not check the epoch", SIM_M_ZOMBIE_CLAIMS, 0},
+    {"epoch-not-raised", "a new owner does not raise the epoch", SIM_M_EPOCH_NOT_RAISED, 0},
+    {"forget-holds", "claims are not looked up after a restart", SIM_M_FORGET_HOLDS, 0},
+    {"forget-dead-holds", "a key behind a dead event counts as free when no row is parked",
+     SIM_M_FORGET_DEAD_HOLDS, 0},
+    {"forget-parked", "a restart forgets the parked rows", SIM_M_FORGET_PARKED, 0},
+    {"cursor-at-claimed", "the cursor moves to the last event claimed", SIM_M_CURSOR_AT_CLAIMED, 0},
+    {"drop-on-reconnect", "a lost connection counts as delivered", SIM_M_DROP_ON_RECONNECT, 0},
+    {"accepted-is-delivered", "accepted by the library counts as delivered",
+     SIM_M_ACCEPTED_IS_DELIVERED, 0},
+    {"read-uncommitted", "claims see rolled-back events", SIM_M_READ_UNCOMMITTED, 0},
+    {"number-cursor", "claims read `number > last`, later commits are lost", SIM_M_NUMBER_CURSOR,
+     0},
+    {"failed-settle-is-ok", "a settle that failed counts as recorded", SIM_M_FAILED_SETTLE_IS_OK,
+     0},
+    {"unknown-settle-is-retry", "a settle of unknown outcome is offered again",
+     SIM_M_UNKNOWN_SETTLE_IS_RETRY, 0},
+    {"attempts-not-stored", "attempts live in memory only", SIM_M_ATTEMPTS_NOT_STORED, 0},
+    {"drain-backwards", "parked rows of a key come back in reverse", SIM_M_DRAIN_BACKWARDS, 0},
+    {"release-too-early", "the source releases a hash that has rows", SIM_M_RELEASE_TOO_EARLY, 0},
+    {"retry-at-the-end", "a retried dead event stands behind its followers", SIM_M_RETRY_AT_THE_END,
+     0},
+    {"outage-is-retry", "the sink answers retry when its connection is lost", SIM_M_OUTAGE_IS_RETRY,
+     0},
+};
+const unsigned sim_mutants_n = sizeof sim_mutants / sizeof sim_mutants[0];
+
+const struct sim_mutant_info *sim_mutant_find(const char *name)
+{
+    for (unsigned i = 0; i < sim_mutants_n; i++)
+        if (!strcmp(name, sim_mutants[i].name))
+            return &sim_mutants[i];
+    return NULL;
+}
+
+int sim_mutants_run(unsigned jobs)
+{
+    unsigned missed = 0;
+    printf("1..%u\n", sim_mutants_n);
+    for (unsigned i = 0; i < sim_mutants_n; i++) {
+        const struct sim_mutant_info *m = &sim_mutants[i];
+        struct sim_job job = {.from = 1, .to = MAX_SEEDS, .jobs = jobs, .mutant = m, .quiet = true};
+        bool held = sim_pool_run(&job);
+        missed += held;
+        if (held)
+            printf("not ok %u - %s: %s: not found in %u schedules\n", i + 1, m->name, m->what,
+                   MAX_SEEDS);
+        else
+            printf("ok %u - %s: %s; found by \"%s\" at seed %llu after %llu schedules\n", i + 1,
+                   m->name, m->what, job.invariant, (unsigned long long)job.failed_seed,
+                   (unsigned long long)job.done);
+        fflush(stdout);
+    }
+    return missed ? 1 : 0;
+}

@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* node - one owner: flow, its client library, and the glue between them and the database. The round
+ * is the one that flow.h describes; a crash may come between any two of its steps. */
+#include "sim.h"
+
+#include <string.h>
+
+#define FLOW(call) (sim_in_flow = true, (call), sim_in_flow = false, (void)0)
+
+struct sim_tok *sim_tok_find(struct sim_node *n, uint64_t token)
+{
+    for (unsigned i = 0; i < n->n_tok; i++)
+        if (n->tok[i].token == token)
+            return &n->tok[i];
+    return NULL;
+}
+
+/* ---- beginning and end of an instance ---- */
+
+/* What this instance sent and nobody recorded will be sent again by the next. */
+static void excuse_unsettled(struct sim *w, const struct sim_node *n)
+{
+    for (unsigned i = 0; i < w->n_ev; i++)
+        if (n->seen[i].sent)
+            w->ev[i].excuse = true;
+}
+
+static void forget(struct sim_node *n)
+{
+    n->n_tok = 0;
+    memset(n->seen, 0, sizeof n->seen);
+    memset(n->acked_order, 0, sizeof n->acked_order);
+    n->down_probes = 0;
+    n->settling = false;
+    n->claim_ref = 0;
+    n->load_dests = true;
+    n->load_after = 0;
+}
+
+/* Log-type: the next owner reads again what lies ahead of the cursor, parked and since then
+ * published or not. */
+static void excuse_ahead(struct sim *w)
+{
+    for (unsigned i = 0; i < w->n_ev && w->conf.flow.log_source; i++)
+        if (w->ev[i].ref > w->db.cursor && (w->ev[i].parked || w->ev[i].published))
+            w->ev[i].excuse = true;
+}
+
+void sim_node_start(struct sim *w, struct sim_node *n)
+{
+    for (unsigned i = 0; i < SIM_NODES; i++)
+        if (w->node[i].running)
+            excuse_unsettled(w, &w->node[i]); /* a zombie from now on */
+    forget(n);
+    sim_lib_clear(&n->lib);
+    if (!n->flow) {
+        struct ob_flow_conf c = w->conf.flow;
+        c.seed += w->now ? (uint64_t)w->now : 0;
+        n->flow = ob_flow_new(&c, NULL);
+        n->last_token = 0;
+        n->down_told = false;
+    }
+    if (!n->flow) {
+        sim_fail(w, "memory", "no flow");
+        return;
+    }
+    sim_source_own(w, n);
+    excuse_ahead(w);
+    n->running = true;
+    n->hung_until = 0;
+    n->wake = n->next_due = n->scan_at = w->now;
+    if (w->broker.down && !w->broker.quiet)
+        n->lib.tell_sink = -1;
+    else if (n->down_told)
+        n->lib.tell_sink = 1;
+    SIM_TRACE(w, "owner %u starts, epoch %llu", n->id, (unsigned long long)n->epoch);
+}
+
+void sim_node_crash(struct sim *w, struct sim_node *n)
+{
+    SIM_TRACE(w, "owner %u crashes", n->id);
+    w->crashes++;
+    excuse_unsettled(w, n);
+    sim_lib_disconnect(w, n, true);
+    ob_flow_free(n->flow);
+    n->flow = NULL;
+    n->running = false;
+    if (n->epoch == w->db.epoch)
+        w->restart_at = w->now + sim_delay(w, 3000);
+}
+
+/* Another owner took over, or it is not known what was recorded: forget everything. */
+static void lose(struct sim *w, struct sim_node *n)
+{
+    excuse_unsettled(w, n);
+    FLOW(ob_flow_reset(n->flow));
+    n->n_tok = 0; /* their tokens come out of ob_flow_freed() all the same */
+    if (w->mutant != SIM_M_NO_SINK_RESET)
+        sim_lib_disconnect(w, n, false);
+    uint64_t t[SIM_WINDOW];
+    while (ob_flow_freed(n->flow, t, SIM_WINDOW) > 0)
+        ;
+}
+
+void sim_node_fenced(struct sim *w, struct sim_node *n)
+{
+    SIM_TRACE(w, "owner %u is fenced", n->id);
+    w->fenced++;
+    lose(w, n);
+    sim_lib_disconnect(w, n, true);
+    n->running = false; /* stands by */
+}
+
+static void reload(struct sim *w, struct sim_node *n)
+{
+    SIM_TRACE(w, "owner %u reloads", n->id);
+    lose(w, n);
+    forget(n);
+    sim_source_own(w, n);
+    excuse_ahead(w);
+    n->next_due = w->now;
+}
+
+/* A place where the process may die. */
+static bool point(struct sim *w, struct sim_node *n)
+{
+    if (w->failed)
+        return true;
+    w->points++;
+    bool dies = w->crash_at ? w->points == w->crash_at
+                            : w->phase == SIM_CHAOS && w->conf.crash_ppm &&
+                                  ob_rand_below(&w->rand, 1000000) < w->conf.crash_ppm;
+    if (dies)
+        sim_node_crash(w, n);
+    return dies;
+}
+
+/* ---- what the sink said ---- */
+
+static void note_verdict(struct sim *w, struct sim_node *n, const struct ob_flow_verdict *v)
+{
+    struct sim_tok *t = sim_tok_find(n, v->token);
+    if (!t || !t->in_flight)
+        return;
+    const struct sim_event *e = &w->ev[t->ev];
+    struct sim_seen *seen = &n->seen[t->ev];
+    SIM_TRACE(
+        w, "owner %u hears of event %u key %u: %s", n->id, t->ev, e->key,
+        (const char *const[]){"delivered", "retry", "reject", "blocked", "returned"}[v->verdict]);
+    t->in_flight = seen->in_flight = false;
+    seen->answered = true;
+    seen->last = v->verdict;
+    if (t->down_probe && n->down_probes)
+        n->down_probes--;
+    t->down_probe = false;
+    if (v->verdict != OB_V_RETURNED) {
+        n->down_told = false;
+        w->dones++;
+        if (t->order > n->acked_order[e->dest_i])
+            n->acked_order[e->dest_i] = t->order;
+    }
+    switch (v->verdict) {
+    case OB_V_RETRY:
+        if (w->mutant == SIM_M_OUTAGE_IS_RETRY)
+            break;
+        if (t->cancelled)
+            t->maybe += t->blamed;
+        else
+            t->spent++;
+        t->unsaved += !t->cancelled;
+        if (!t->cancelled)
+            seen->retry_at = w->now;
+        else
+            seen->last = OB_V_RETURNED; /* no back-off is due if nobody is to blame */
+        break;
+    case OB_V_REJECT:
+        t->rejected = true;
+        break;
+    case OB_V_BLOCKED:
+    case OB_V_DELIVERED:
+    case OB_V_RETURNED:
+        break;
+    }
+    t->cancelled = false;
+}
+
+static void hear_states(struct sim *w, struct sim_node *n)
+{
+    struct sim_lib *lib = &n->lib;
+    if (lib->tell_sink) {
+        SIM_TRACE(w, "owner %u hears that the sink is %s", n->id,
+                  lib->tell_sink > 0 ? "up" : "down");
+        FLOW(ob_flow_sink(n->flow, w->now, lib->tell_sink > 0));
+        n->down_told = lib->tell_sink < 0;
+        n->down_probes = 0;
+        lib->tell_sink = 0;
+    }
+    for (unsigned d = 0; d < w->conf.dests; d++) {
+        if (!lib->tell_dest[d])
+            continue;
+        struct ob_rand r = {d + 5};
+        SIM_TRACE(w, "owner %u hears that destination %u is %s", n->id, d,
+                  lib->tell_dest[d] > 0 ? "free" : "blocked");
+        FLOW(ob_flow_dest(n->flow, w->now, ob_rand_next(&r) | 1, lib->tell_dest[d] > 0));
+        lib->tell_dest[d] = 0;
+    }
+}
+
+/* Verdicts for tokens that are over: they must change nothing. */
+static void echo(struct sim *w, struct sim_node *n)
+{
+    struct ob_flow_verdict v[4];
+    size_t k = 0;
+    for (unsigned i = 0; i < n->lib.n_echo; i++) {
+        const struct sim_tok *t = sim_tok_find(n, n->lib.echoes[i]);
+        if (t && t->in_flight)
+            continue; /* sent again under the same token */
+        v[k++] = (struct ob_flow_verdict){.token = n->lib.echoes[i],
+                                          .verdict = (enum ob_verdict)ob_rand_below(&w->rand, 5)};
+    }
+    if (k)
+        FLOW(ob_flow_verdicts(n->flow, w->now, v, k));
+    n->lib.n_echo = 0;
+}
+
+static void hear(struct sim *w, struct sim_node *n)
+{
+    struct ob_flow_verdict v[SIM_WINDOW + 8];
+    bool states_first = sim_chance(w, 500);
+    if (states_first)
+        hear_states(w, n);
+    size_t k = sim_lib_poll(w, n, v, SIM_WINDOW + 8);
+    for (size_t i = 0; i < k; i++)
+        note_verdict(w, n, &v[i]);
+    size_t cut = k ? (size_t)ob_rand_below(&w->rand, k + 1) : 0;
+    if (cut)
+        FLOW(ob_flow_verdicts(n->flow, w->now, v, cut));
+    if (k - cut)
+        FLOW(ob_flow_verdicts(n->flow, w->now, v + cut, k - cut));
+    if (!states_first)
+        hear_states(w, n);
+    if (w->conf.echo && n->lib.n_echo && sim_chance(w, w->conf.echo))
+        echo(w, n);
+}
+
+/* ---- settle ---- */
+
+static void settle_begin(struct sim *w, struct sim_node *n)
+{
+    memset(n->ops, 0x5a, sizeof n->ops);
+    n->settle = (struct ob_settle){.ops = n->ops};
+    bool any;
+    FLOW(any = ob_flow_settle_begin(n->flow, w->now, &n->settle));
+    if (!any)
+        return;
+    n->settling = true;
+    n->settle_done = w->now;
+    sim_check_ops(w, n, &n->settle);
+    if (w->phase == SIM_CHAOS && sim_chance(w, w->conf.settle_slow))
+        n->settle_done += sim_delay(w, 1000);
+}
+
+/* Returns false when this instance is over. */
+static bool settle_finish(struct sim *w, struct sim_node *n)
+{
+    uint64_t released[SIM_WINDOW + 8];
+    size_t n_released = 0;
+    bool chaos = w->phase == SIM_CHAOS;
+    enum ob_status st = OB_OK;
+    bool unknown = chaos && sim_chance(w, w->conf.settle_unknown);
+    bool recorded = !unknown || sim_chance(w, 500);
+    n->settling = false;
+    if (w->db.down_until > w->now || (chaos && sim_chance(w, w->conf.settle_fail)))
+        st = sim_chance(w, 500) ? OB_RETRY : OB_DOWN;
+    else if (recorded)
+        st = sim_source_settle(w, n, &n->settle, released, &n_released);
+    if (point(w, n)) /* committed, and nobody was told */
+        return false;
+    if (st == OB_FENCED) {
+        sim_node_fenced(w, n);
+        return false;
+    }
+    if (unknown && st == OB_OK) {
+        SIM_TRACE(w, "owner %u does not know whether it settled", n->id);
+        if (w->mutant == SIM_M_UNKNOWN_SETTLE_IS_RETRY) {
+            FLOW(ob_flow_settle_end(n->flow, w->now, OB_RETRY, &n->settle, released, 0));
+            return true;
+        }
+        reload(w, n);
+        return true;
+    }
+    if (w->mutant == SIM_M_FAILED_SETTLE_IS_OK)
+        st = OB_OK;
+    if (st == OB_OK) {
+        n->next_due = sim_source_next_due(w);
+        for (size_t i = 0; i < n->settle.n; i++) {
+            struct sim_tok *t = sim_tok_find(n, n->ops[i].token);
+            if (!t)
+                continue;
+            t->unsaved -= t->saving;
+            t->park_n = n->ops[i].park_n;
+        }
+    }
+    FLOW(ob_flow_settle_end(n->flow, w->now, st, &n->settle, released, n_released));
+    return true;
+}
+
+static bool settle(struct sim *w, struct sim_node *n)
+{
+    if (!n->settling && ob_flow_settle_at(n->flow) <= w->now)
+        settle_begin(w, n);
+    if (point(w, n))
+        return false;
+    if (n->settling && n->settle_done <= w->now)
+        return settle_finish(w, n);
+    return true;
+}
+
+/* ---- claims and drains ---- */
+
+static struct ob_claimed claimed(const struct sim *w, unsigned ev, uint64_t ref)
+{
+    const struct sim_event *e = &w->ev[ev];
+    return (struct ob_claimed){.ref = ref,
+                               .hash = e->hash,
+                               .dest = e->dest,
+                               .bytes = e->bytes,
+                               .max_attempts = e->max_attempts,
+                               .flags = (e->skip ? OB_CLAIM_SKIP : 0) |
+                                        (e->kind == SIM_K_POISON ? OB_CLAIM_POISON : 0)};
+}
+
+static void add_token(struct sim *w, struct sim_node *n, uint64_t token, unsigned ev,
+                      const struct ob_claimed *c)
+{
+    if (token <= n->last_token || n->n_tok >= w->conf.flow.window_events) {
+        sim_fail(w, token <= n->last_token ? "token" : "window",
+                 "token %llu after %llu, %u live tokens", (unsigned long long)token,
+                 (unsigned long long)n->last_token, n->n_tok);
+        return;
+    }
+    n->last_token = token;
+    n->seen[ev].drained |= c->park_n != 0;
+    n->tok[n->n_tok++] = (struct sim_tok){.token = token,
+                                          .ev = ev,
+                                          .poison = c->flags & OB_CLAIM_POISON,
+                                          .drained = c->park_n != 0,
+                                          .claim_attempts = c->attempts,
+                                          .park_n = c->park_n,
+                                          .claimed_at = w->now};
+    SIM_TRACE(w, "owner %u %s event %u key %u hash %llx dest %u%s", n->id,
+              c->park_n ? "drains" : "claims", ev, w->ev[ev].key,
+              (unsigned long long)w->ev[ev].hash, w->ev[ev].dest_i,
+              c->flags & OB_CLAIM_HELD ? " (held)" : "");
+}
+
+static bool claim(struct sim *w, struct sim_node *n, bool *more)
+{
+    unsigned evs[SIM_WINDOW];
+    uint64_t tokens[SIM_WINDOW], bytes = 0;
+    struct ob_claimed c[SIM_WINDOW];
+    size_t k = 0, room = ob_flow_room(n->flow, &bytes);
+    if (room > w->conf.page)
+        room = w->conf.page;
+    *more = false;
+    if (!room || w->db.paused_until > w->now)
+        return true;
+    enum ob_status st = sim_source_claim(w, n, room, bytes, evs, &k);
+    if (st == OB_FENCED) {
+        sim_node_fenced(w, n);
+        return false;
+    }
+    if (st != OB_OK)
+        return true;
+    bool lookup = ob_flow_needs_lookup(n->flow);
+    for (size_t i = 0; i < k; i++) {
+        n->claim_ref = w->conf.flow.log_source ? w->ev[evs[i]].ref : n->claim_ref + 1;
+        c[i] = claimed(w, evs[i], n->claim_ref);
+        if (lookup && w->mutant != SIM_M_FORGET_HOLDS && sim_held(w, c[i].hash))
+            c[i].flags |= OB_CLAIM_HELD;
+    }
+    FLOW(ob_flow_claim(n->flow, w->now, c, k, tokens));
+    for (size_t i = 0; i < k; i++)
+        if (!w->ev[evs[i]].skip)
+            add_token(w, n, tokens[i], evs[i], &c[i]);
+    *more = true;
+    return true;
+}
+
+/* Returns how many rows the source had. */
+static size_t drain(struct sim *w, struct sim_node *n, uint64_t dest, size_t max)
+{
+    const struct sim_row *rows[SIM_WINDOW];
+    struct ob_drained drained[SIM_WINDOW];
+    struct ob_claimed c[SIM_WINDOW];
+    uint64_t tokens[SIM_WINDOW];
+    size_t n_drained = 0, k = sim_source_drain(w, n, dest, max, rows, drained, &n_drained);
+    if (!k)
+        return 0;
+    for (size_t i = 0; i < k; i++) {
+        c[i] = claimed(w, rows[i]->ev, 0);
+        c[i].attempts = rows[i]->attempts;
+        c[i].park_n = rows[i]->n;
+    }
+    FLOW(ob_flow_drained(n->flow, w->now, c, k, drained, n_drained, tokens));
+    for (size_t i = 0; i < k; i++)
+        if (tokens[i])
+            add_token(w, n, tokens[i], rows[i]->ev, &c[i]);
+    return k;
+}
+
+static void load_dests(struct sim *w, struct sim_node *n)
+{
+    uint64_t dests[4];
+    size_t k = sim_source_blocked(w, n->load_after, dests, 4);
+    for (size_t i = 0; i < k; i++) {
+        bool took;
+        FLOW(took = ob_flow_dest_parked(n->flow, w->now, dests[i]));
+        if (!took)
+            return; /* no place: again in the next round */
+        n->load_after = dests[i];
+    }
+    if (k < 4) {
+        n->load_dests = false;
+        n->load_after = 0;
+    }
+}
+
+static void drains(struct sim *w, struct sim_node *n)
+{
+    uint64_t dests[SIM_DESTS + 2];
+    bool one[SIM_DESTS + 2];
+    size_t k = 0;
+    if (w->db.down_until > w->now || w->db.paused_until > w->now) {
+        if (n->next_due <= w->now)
+            n->next_due = w->now + 100;
+        return;
+    }
+    if (n->scan_at <= w->now) {
+        n->scan_at = w->now + 10000;
+        n->load_dests = true;
+    }
+    if (n->load_dests)
+        load_dests(w, n);
+    FLOW(k = ob_flow_drain_dests(n->flow, w->now, dests, one, SIM_DESTS + 2));
+    for (size_t i = 0; i < k; i++) {
+        size_t room = ob_flow_drain_room(n->flow);
+        if (room && !drain(w, n, dests[i], one[i] ? 1 : room))
+            FLOW(ob_flow_drain_none(n->flow, w->now, dests[i]));
+    }
+    size_t room = ob_flow_drain_room(n->flow);
+    if (n->next_due <= w->now && room) {
+        drain(w, n, 0, room);
+        n->next_due = sim_source_next_due(w);
+        if (n->next_due <= w->now)
+            n->next_due = w->now + 100; /* in the window, or no room */
+    } else if (n->next_due <= w->now) {
+        n->next_due = w->now + 100;
+    }
+    bool empty = w->db.n_parked == 0 && !n->settling;
+    for (unsigned i = 0; i < w->db.n_dead && empty && w->mutant != SIM_M_FORGET_DEAD_HOLDS; i++)
+        empty = !w->db.dead[i].hold;
+    if (w->mutant == SIM_M_FORGET_HOLDS || (empty && sim_chance(w, 500)))
+        FLOW(ob_flow_parked_empty(n->flow));
+}
+
+/* ---- to the sink ---- */
+
+static void note_sent(struct sim *w, struct sim_node *n, struct sim_tok *t)
+{
+    struct sim_event *e = &w->ev[t->ev];
+    sim_check_submit(w, n, t);
+    t->in_flight = true;
+    t->cancelled = false;
+    t->sent_at = w->now;
+    t->order = ++n->submits;
+    n->seen[t->ev].sent = n->seen[t->ev].in_flight = true;
+    n->seen[t->ev].answered = false;
+    t->down_probe = n->down_told;
+    if (t->down_probe && ++n->down_probes > 1)
+        sim_fail(w, "probe", "event %u is sent to a sink that is down, beside its probe", t->ev);
+    unsigned running = 0;
+    for (unsigned i = 0; i < SIM_NODES; i++)
+        running += w->node[i].running;
+    if (running > 1)
+        e->excuse = true; /* a take-over is under way */
+    SIM_TRACE(w, "owner %u sends event %u key %u dest %u", n->id, t->ev, e->key, e->dest_i);
+}
+
+static bool submit(struct sim *w, struct sim_node *n, size_t *sent)
+{
+    uint64_t tokens[SIM_WINDOW];
+    size_t k = 0, taken = 0;
+    bool down = false;
+    *sent = 0;
+    FLOW(k = ob_flow_submit(n->flow, w->now, tokens, SIM_WINDOW));
+    for (size_t i = 0; i < k; i++)
+        if (!sim_tok_find(n, tokens[i])) {
+            sim_fail(w, "token", "a token that is not live is sent");
+            return false;
+        }
+    if (k)
+        taken = sim_lib_submit(w, n, tokens, k, &down);
+    if (point(w, n)) /* sent, and nobody knows */
+        return false;
+    for (size_t i = 0; i < taken && !w->failed; i++)
+        note_sent(w, n, sim_tok_find(n, tokens[i]));
+    FLOW(ob_flow_accepted(n->flow, w->now, taken));
+    if (down && !n->down_told)
+        n->lib.tell_sink = -1;
+    *sent = taken;
+    if (w->mutant == SIM_M_ACCEPTED_IS_DELIVERED)
+        for (size_t i = 0; i < taken; i++) {
+            struct ob_flow_verdict v = {.token = tokens[i], .verdict = OB_V_DELIVERED};
+            FLOW(ob_flow_verdicts(n->flow, w->now, &v, 1));
+        }
+    return true;
+}
+
+static void ask_sink(struct sim *w, struct sim_node *n)
+{
+    uint64_t tokens[SIM_WINDOW];
+    size_t k = 0;
+    bool reset = false;
+    FLOW(k = ob_flow_cancel(n->flow, tokens, SIM_WINDOW));
+    for (size_t i = 0; i < k; i++) {
+        struct sim_tok *t = sim_tok_find(n, tokens[i]);
+        if (!t || !t->in_flight)
+            continue; /* its verdict was in the same round */
+        t->cancelled = true;
+        t->blamed = n->acked_order[w->ev[t->ev].dest_i] > t->order;
+        SIM_TRACE(w, "owner %u cancels event %u%s", n->id, t->ev, t->blamed ? "" : " (unblamed)");
+        sim_check_cancel(w, n, t);
+        sim_lib_cancel(w, n, tokens[i]);
+    }
+    FLOW(reset = ob_flow_wants_reset(n->flow));
+    if (!reset)
+        return;
+    SIM_TRACE(w, "owner %u resets the sink", n->id);
+    sim_lib_disconnect(w, n, false);
+    if (!w->broker.down && sim_chance(w, 500))
+        n->lib.tell_sink = 1;
+}
+
+static void collect(struct sim *w, struct sim_node *n)
+{
+    uint64_t tokens[SIM_WINDOW];
+    size_t k = 0;
+    do {
+        FLOW(k = ob_flow_freed(n->flow, tokens, SIM_WINDOW));
+        for (size_t i = 0; i < k; i++) {
+            struct sim_tok *t = sim_tok_find(n, tokens[i]);
+            if (!t || t->in_flight) {
+                sim_fail(w, "token", "a token is freed that is %s", t ? "in flight" : "not live");
+                return;
+            }
+            SIM_TRACE(w, "owner %u lets go of event %u", n->id, t->ev);
+            *t = n->tok[--n->n_tok];
+        }
+    } while (k == SIM_WINDOW);
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void sleep_until(struct sim *w, struct sim_node *n, bool again)
+{
+    n->wake = ob_flow_wake_at(n->flow, w->now);
+    n->wake = earlier(n->wake, n->settling ? n->settle_done : ob_flow_settle_at(n->flow));
+    n->wake = earlier(n->wake, n->next_due);
+    if (w->conf.poll_ms != SIM_NEVER)
+        n->wake = earlier(n->wake, w->now + w->conf.poll_ms);
+    if (n->load_dests)
+        n->wake = earlier(n->wake, w->now + 200);
+    uint64_t dest; /* without rows that wait for a destination the scan would only hide a bug */
+    if (sim_source_blocked(w, 0, &dest, 1) > 0)
+        n->wake = earlier(n->wake, n->scan_at > w->now ? n->scan_at : w->now + 100);
+    if (again)
+        n->wake = w->now;
+}
+
+void sim_node_round(struct sim *w, struct sim_node *n)
+{
+    bool claimed_some = false;
+    size_t sent = 0;
+    hear(w, n);
+    if (point(w, n))
+        return;
+    FLOW(ob_flow_tick(n->flow, w->now));
+    if (!settle(w, n) || point(w, n))
+        return;
+    collect(w, n);
+    if (w->conf.drain_first)
+        drains(w, n);
+    if (!claim(w, n, &claimed_some) || point(w, n))
+        return;
+    if (!w->conf.drain_first)
+        drains(w, n);
+    if (point(w, n) || !submit(w, n, &sent) || point(w, n))
+        return;
+    ask_sink(w, n);
+    collect(w, n);
+    sim_check_bounds(w, n);
+    sleep_until(w, n, claimed_some || sent > 0);
+}
