@@ -25,6 +25,7 @@ import xml.etree.ElementTree as ET
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PYTHON = "/usr/bin/python3"
 E2E_AT_ONCE = 4  # these tests mostly wait
+PARTS = 12  # of the tests of a folder; each is one process
 PYTEST_SECONDS = 900  # a file of tests that takes longer hangs
 
 # Build folder, compiler, meson options, how much slower than the plain build, environment.
@@ -63,6 +64,7 @@ class Count:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.times += other.times
 
     @property
     def total(self):
@@ -123,6 +125,7 @@ def tap_cases(name, text, count):
 
 def meson_case(result, count, prefix):
     name = f"{prefix}{result['name']}"
+    count.times.append((result.get("duration") or 0.0, name))
     state = result["result"]
     stdout = result.get("stdout", "")
     is_tap = re.search(r"^(not )?ok\b", stdout, re.M) is not None
@@ -165,6 +168,7 @@ def meson_tests(variant, suites, jobs):
 def junit_cases(path, count, prefix):
     for case in ET.parse(path).getroot().iter("testcase"):
         name = f"{prefix}{case.get('classname', '')}::{case.get('name', '')}"
+        count.times.append((float(case.get("time") or 0), name))
         skipped = case.find("skipped")
         problem = case.find("failure") if case.find("failure") is not None else case.find("error")
         if problem is not None:
@@ -176,19 +180,18 @@ def junit_cases(path, count, prefix):
             count.passed += 1
 
 
-def pytest_file(path, marks, env, prefix):
-    """One pytest process for one file, so that files run beside each other."""
+def pytest_part(tests, marks, env, prefix):
+    """One pytest process for some tests (a file, or names of tests), so that parts run at once."""
     count = Count()
     with tempfile.TemporaryDirectory(prefix="outbox-test-") as tmp:
         xml = pathlib.Path(tmp) / "junit.xml"
-        argv = [PYTHON, "-m", "pytest", "-q", "--tb=short", str(path), f"--junit-xml={xml}"]
-        argv += [f"--basetemp={tmp}/t"]
+        argv = [PYTHON, "-m", "pytest", "-q", "--tb=short", f"--junit-xml={xml}"]
+        argv += [f"--basetemp={tmp}/t", *map(str, tests)]
         if marks:
             argv += ["-m", marks]
-        started = time.monotonic()
         try:
             r = subprocess.run(
-                argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+                argv, cwd=ROOT / "tests", env=env, capture_output=True, text=True, check=False,
                 timeout=PYTEST_SECONDS,
             )
             code, output = r.returncode, r.stdout + r.stderr
@@ -197,9 +200,20 @@ def pytest_file(path, marks, env, prefix):
         if xml.exists():
             junit_cases(xml, count, prefix)
         if code not in (0, 5) and not count.failed:  # 5: the marks left nothing
-            count.failed.append((f"{prefix}{path.name}", f"pytest: {code}\n{output[-4000:]}"))
-        count.times.append((time.monotonic() - started, f"{prefix}{path.name}"))
+            name = ", ".join(str(t) for t in tests)
+            count.failed.append((f"{prefix}{name}", f"pytest: {code}\n{output[-4000:]}"))
     return count
+
+
+def pytest_names(folder, marks, env):
+    """The tests of a folder, as pytest names them; or the text of what went wrong."""
+    argv = [PYTHON, "-m", "pytest", "-q", "--collect-only", folder]
+    if marks:
+        argv += ["-m", marks]
+    r = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if r.returncode not in (0, 5):
+        return [], (r.stdout + r.stderr)[-4000:]
+    return [line for line in r.stdout.splitlines() if "::" in line], None
 
 
 def pytests(variant, folder, marks):
@@ -209,11 +223,19 @@ def pytests(variant, folder, marks):
     env["OUTBOX_BUILD"] = str(ROOT / bin_folder)
     prefix = "" if variant == "gcc" else f"{variant}: "
     count = Count()
-    files = sorted((ROOT / "tests" / folder).glob("test_*.py"))
+    names, problem = pytest_names(f"tests/{folder}", marks, env)
+    if problem:
+        count.failed.append((f"{prefix}tests/{folder}", problem))
+        return count
+    if folder == "e2e":  # neighbours go to different parts: long tests stand together
+        parts = [p for p in (names[i::PARTS] for i in range(PARTS)) if p]
+    else:  # files have something in common that is made once
+        parts = [[f] for f in sorted({n.split("::")[0] for n in names})]
     with concurrent.futures.ThreadPoolExecutor(E2E_AT_ONCE) as pool:
-        for one in pool.map(lambda f: pytest_file(f, marks, env, prefix), files):
+        for one in pool.map(lambda part: pytest_part(part, "", env, prefix), parts):
             count.add(one)
-            count.times += one.times
+    if count.total < len(names):
+        count.failed.append((f"{prefix}tests/{folder}", f"{len(names)} tests, {count.total} ran"))
     return count
 
 
@@ -273,7 +295,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--only", default="", help="phases, with commas between")
-    parser.add_argument("--times", action="store_true", help="show how long each file of tests took")
+    parser.add_argument("--times", action="store_true", help="show the slowest tests of each phase")
     parser.add_argument("--list", action="store_true", help="list the phases")
     args = parser.parse_args()
     if args.list:
@@ -297,7 +319,7 @@ def main():
         result = "ok" if phase[3] is None and not count.failed else count.line()
         say(f"      {result} ({time.monotonic() - at:.0f} s)")
         if args.times:
-            for seconds, name in sorted(count.times, reverse=True):
+            for seconds, name in sorted(count.times, reverse=True)[:10]:
                 say(f"      {seconds:6.1f} s {name}")
     report(total, started)
     (ROOT / "build").mkdir(exist_ok=True)

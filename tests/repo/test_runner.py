@@ -45,14 +45,14 @@ def test_count_of_pytest(runner, tmp_path):
         "@pytest.mark.skip(reason='not here')\n"
         "def test_skipped(): pass\n"
     )
-    count = runner.pytest_file(tmp_path / "test_x.py", "", None, "")
+    count = runner.pytest_part([tmp_path / "test_x.py"], "", None, "")
     assert (count.passed, len(count.failed)) == (1, 1)
     assert count.skipped == [("test_x::test_skipped", "not here")]
 
 
 def test_a_file_that_cannot_be_imported_fails(runner, tmp_path):
     (tmp_path / "test_x.py").write_text("import no_such_module\n")
-    count = runner.pytest_file(tmp_path / "test_x.py", "", None, "")
+    count = runner.pytest_part([tmp_path / "test_x.py"], "", None, "")
     assert len(count.failed) == 1
 
 
