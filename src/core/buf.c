@@ -26,14 +26,15 @@ void ob_buf_reset(struct ob_buf *buf)
     buf->failed = false;
 }
 
-/* Room for n more bytes, or failed. */
-static bool grow(struct ob_buf *buf, size_t n)
+bool ob_buf_grow(struct ob_buf *buf, size_t n)
 {
     size_t ceiling = buf->ceiling ? buf->ceiling : CEILING_DEFAULT;
     size_t need, cap;
     char *p;
 
-    if (n > ceiling || buf->n > ceiling - n) {
+    if (!buf->failed && n <= buf->cap - buf->n)
+        return true;
+    if (buf->failed || n > ceiling || buf->n > ceiling - n) {
         buf->failed = true;
         return false;
     }
@@ -53,14 +54,9 @@ static bool grow(struct ob_buf *buf, size_t n)
     return true;
 }
 
-static inline bool room(struct ob_buf *buf, size_t n)
-{
-    return !buf->failed && (n <= buf->cap - buf->n || grow(buf, n));
-}
-
 void ob_buf_put(struct ob_buf *buf, const void *p, size_t n)
 {
-    if (n == 0 || !room(buf, n))
+    if (n == 0 || !ob_buf_grow(buf, n))
         return;
     memcpy(buf->p + buf->n, p, n);
     buf->n += n;
@@ -78,7 +74,7 @@ void ob_buf_c(struct ob_buf *buf, const char *z)
 
 void ob_buf_char(struct ob_buf *buf, char c)
 {
-    if (!room(buf, 1))
+    if (!ob_buf_grow(buf, 1))
         return;
     buf->p[buf->n++] = c;
 }
@@ -99,7 +95,7 @@ void ob_buf_printf(struct ob_buf *buf, const char *fmt, ...)
         return;
     }
     if ((size_t)n >= left) {
-        if (n == 0 || !grow(buf, (size_t)n))
+        if (n == 0 || !ob_buf_grow(buf, (size_t)n))
             return;
         va_start(ap, fmt);
         vsnprintf(buf->p + buf->n, (size_t)n + 1, fmt, ap);

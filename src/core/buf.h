@@ -17,6 +17,8 @@ struct ob_buf {
 void ob_buf_init(struct ob_buf *buf, size_t ceiling); /* ceiling 0: 64 MiB */
 void ob_buf_clear(struct ob_buf *buf);                /* frees */
 void ob_buf_reset(struct ob_buf *buf); /* empties, keeps the memory, forgets failed */
+/* Room for n more bytes, or failed: then false. */
+bool ob_buf_grow(struct ob_buf *buf, size_t n);
 void ob_buf_put(struct ob_buf *buf, const void *p, size_t n);
 void ob_buf_str(struct ob_buf *buf, struct ob_str s);
 void ob_buf_c(struct ob_buf *buf, const char *z);

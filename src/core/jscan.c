@@ -150,7 +150,8 @@ static enum ob_status scan_number(struct ob_jscan *s, struct ob_jtok *tok, struc
     return OB_OK;
 }
 
-static void plain_token(struct ob_jscan *s, struct ob_jtok *tok, enum ob_jtype type, size_t n)
+static inline void plain_token(struct ob_jscan *s, struct ob_jtok *tok, enum ob_jtype type,
+                               size_t n)
 {
     tok->type = type;
     tok->raw = tok->text = (struct ob_str){s->p, n};
@@ -158,8 +159,8 @@ static void plain_token(struct ob_jscan *s, struct ob_jtok *tok, enum ob_jtype t
     s->p += n;
 }
 
-static enum ob_status scan_word(struct ob_jscan *s, struct ob_jtok *tok, struct ob_str word,
-                                enum ob_jtype type, struct ob_err *err)
+static inline enum ob_status scan_word(struct ob_jscan *s, struct ob_jtok *tok, struct ob_str word,
+                                       enum ob_jtype type, struct ob_err *err)
 {
     if ((size_t)(s->end - s->p) < word.n || memcmp(s->p, word.p, word.n) != 0)
         return wrong(s, s->p, err, "value expected");
@@ -195,19 +196,19 @@ static enum ob_status close_bracket(struct ob_jscan *s, struct ob_jtok *tok)
 
 static enum ob_status scan_key(struct ob_jscan *s, struct ob_jtok *tok, struct ob_err *err)
 {
-    enum ob_status st;
+    struct ob_jtok key;
 
     if (s->p == s->end || *s->p != '"')
         return wrong(s, s->p, err, "key expected");
-    st = scan_string(s, tok, err);
-    if (st != OB_OK)
-        return st;
-    tok->type = OB_J_KEY;
+    if (scan_string(s, &key, err) != OB_OK)
+        return OB_REJECT;
     skip_space(s);
     if (s->p == s->end || *s->p != ':')
         return wrong(s, s->p, err, "':' expected");
     s->p++;
     s->state = S_VALUE;
+    key.type = OB_J_KEY;
+    *tok = key;
     return OB_OK;
 }
 
@@ -269,27 +270,32 @@ static enum ob_status scan_after(struct ob_jscan *s, struct ob_jtok *tok, struct
 
 enum ob_status ob_jscan_next(struct ob_jscan *s, struct ob_jtok *tok, struct ob_err *err)
 {
-    struct ob_jtok t;
-    enum ob_status st;
+    enum ob_status st = OB_AGAIN;
 
-    if (s->state == S_BROKEN)
-        return wrong(s, s->p, err, "read on behind an error");
     skip_space(s);
-    st = OB_AGAIN;
-    if (s->state == S_AFTER || s->state == S_END)
-        st = scan_after(s, &t, err);
-    else if (s->state == S_KEY_OR_END && s->p < s->end && *s->p == '}')
-        st = close_bracket(s, &t);
-    else if (s->state == S_VALUE_OR_END && s->p < s->end && *s->p == ']')
-        st = close_bracket(s, &t);
-    if (st == OB_AGAIN) {
-        bool key = s->state == S_KEY || s->state == S_KEY_OR_END;
-
-        st = key ? scan_key(s, &t, err) : scan_value(s, &t, err);
+    switch (s->state) {
+    case S_AFTER:
+    case S_END:
+        st = scan_after(s, tok, err);
+        break;
+    case S_KEY_OR_END:
+        if (s->p < s->end && *s->p == '}')
+            st = close_bracket(s, tok);
+        break;
+    case S_VALUE_OR_END:
+        if (s->p < s->end && *s->p == ']')
+            st = close_bracket(s, tok);
+        break;
+    case S_BROKEN:
+        return wrong(s, s->p, err, "read on behind an error");
+    default:
+        break;
     }
-    if (st == OB_OK)
-        *tok = t;
-    return st;
+    if (st != OB_AGAIN)
+        return st;
+    if (s->state == S_KEY || s->state == S_KEY_OR_END)
+        return scan_key(s, tok, err);
+    return scan_value(s, tok, err);
 }
 
 enum ob_status ob_jscan_rest(struct ob_jscan *s, const struct ob_jtok *first, struct ob_str *raw,

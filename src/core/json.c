@@ -15,6 +15,17 @@ void ob_json_init(struct ob_json *j, struct ob_buf *buf)
     *j = (struct ob_json){.buf = buf};
 }
 
+/* ob_buf_put for many small parts. */
+static inline void put(struct ob_buf *buf, const char *p, size_t n)
+{
+    if (!buf->failed && n <= buf->cap - buf->n && buf->p) {
+        memcpy(buf->p + buf->n, p, n);
+        buf->n += n;
+    } else {
+        ob_buf_put(buf, p, n);
+    }
+}
+
 /* Before a value or a key: a comma, unless it is the first here or stands behind its key. Values at
  * the top stand side by side (the caller puts what is between them, for example line ends). */
 static void separate(struct ob_json *j)
@@ -54,9 +65,9 @@ void ob_json_close(struct ob_json *j, char bracket)
 
 static void quoted(struct ob_buf *buf, struct ob_str s)
 {
-    ob_buf_char(buf, '"');
+    put(buf, "\"", 1);
     ob_json_escape(buf, s);
-    ob_buf_char(buf, '"');
+    put(buf, "\"", 1);
 }
 
 void ob_json_key(struct ob_json *j, struct ob_str key)
@@ -155,21 +166,21 @@ void ob_json_raw(struct ob_json *j, struct ob_str value)
 static void escape_char(struct ob_buf *buf, unsigned char c)
 {
     static const char hex[] = "0123456789abcdef";
-    static const char shorts[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: what, and its letter */
-    char text[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+    static const char shorts[128] = {['"'] = '"',  ['\\'] = '\\', ['\b'] = 'b', ['\f'] = 'f',
+                                     ['\n'] = 'n', ['\r'] = 'r',  ['\t'] = 't'};
+    char text[6] = {'\\', 'u', '0', '0', hex[c >> 4 & 15], hex[c & 15]};
 
-    for (size_t i = 0; i + 1 < sizeof(shorts); i += 2)
-        if ((unsigned char)shorts[i] == c) {
-            text[1] = shorts[i + 1];
-            ob_buf_put(buf, text, 2);
-            return;
-        }
-    ob_buf_put(buf, text, 6);
+    if (shorts[c & 127]) {
+        text[1] = shorts[c & 127];
+        put(buf, text, 2);
+    } else {
+        put(buf, text, 6);
+    }
 }
 
 void ob_json_escape(struct ob_buf *buf, struct ob_str s)
 {
-    const char *p = s.p, *end = s.n ? s.p + s.n : s.p, *run = p;
+    const char *p = s.n ? s.p : "", *end = p + s.n, *run = p;
 
     for (;;) {
         int step;
@@ -182,7 +193,7 @@ void ob_json_escape(struct ob_buf *buf, struct ob_str s)
             p += step;
             continue;
         }
-        ob_buf_put(buf, run, (size_t)(p - run));
+        put(buf, run, (size_t)(p - run));
         if (step == 1) {
             escape_char(buf, (unsigned char)*p++);
         } else {
@@ -191,7 +202,7 @@ void ob_json_escape(struct ob_buf *buf, struct ob_str s)
         }
         run = p;
     }
-    ob_buf_put(buf, run, (size_t)(p - run));
+    put(buf, run, (size_t)(p - run));
 }
 
 void ob_base64(struct ob_buf *buf, struct ob_str s)

@@ -54,8 +54,9 @@ static inline size_t ob_utf8_cut(const char *p, size_t n)
     return ob_utf8_step(p + start, p + n) < 0 ? start : n;
 }
 
-/* True if one of eight bytes is a control, a quote, a backslash or not ASCII. */
-static inline bool ob_json_special8(const char *p)
+/* A bit set in each of eight bytes that is a control, a quote, a backslash or not ASCII. Bytes
+ * above the lowest such one may be marked by mistake (a borrow), none is missed. */
+static inline uint64_t ob_json_special8(const char *p)
 {
     const uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
     uint64_t w, quote, slash;
@@ -63,14 +64,23 @@ static inline bool ob_json_special8(const char *p)
     memcpy(&w, p, sizeof(w));
     quote = w ^ (ones * '"');
     slash = w ^ (ones * '\\');
-    return ((w | (w - ones * 0x20) | (quote - ones) | (slash - ones)) & high) != 0;
+    return (w | (w - ones * 0x20) | (quote - ones) | (slash - ones)) & high;
 }
 
 /* The first byte in p..end that is a control, a quote, a backslash or not ASCII; or end. */
 static inline const char *ob_json_plain(const char *p, const char *end)
 {
-    while (end - p >= 8 && !ob_json_special8(p))
-        p += 8;
+    for (; end - p >= 8; p += 8) {
+        uint64_t special = ob_json_special8(p);
+
+        if (!special)
+            continue;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        return p + __builtin_ctzll(special) / 8;
+#else
+        break;
+#endif
+    }
     while (p < end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' &&
            *p != '\\')
         p++;
