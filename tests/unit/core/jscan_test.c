@@ -228,6 +228,11 @@ static void test_broken_stays_broken(void **state)
     assert_int_equal(tok.type, OB_J_NUMBER); /* as it was */
     for (int i = 0; i < 5; i++)
         assert_int_equal(ob_jscan_next(&s, &tok, &err), OB_REJECT);
+    ob_jscan_init(&s, OB_STR("{\"a\" \"b\":1}")); /* it must not go on with "b" */
+    assert_int_equal(ob_jscan_next(&s, &tok, &err), OB_OK);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(ob_jscan_next(&s, &tok, &err), OB_REJECT);
+    assert_int_equal(tok.type, OB_J_OBJECT);
 }
 
 static void test_whole_values(void **state)
@@ -301,6 +306,7 @@ static void test_unescape(void **state)
           4}},
         {"high before a pair", {"\\ud83d\\ud83d\\ude00", 18}, {"\xef\xbf\xbd\xf0\x9f\x98\x80", 7}},
         {"wrong way round", {"\\ude00\\ud83d", 12}, {"\xef\xbf\xbd\xef\xbf\xbd", 6}},
+        {"low before low", {"\\ude00\\ude00", 12}, {"\xef\xbf\xbd\xef\xbf\xbd", 6}},
         {"between text", {"a\\tb\\tc", 7}, {"a\tb\tc", 5}},
         {"no escape",
          {"a\\xb", 4},

@@ -64,6 +64,15 @@ static void test_text(void **state)
     assert_true(ms >= before * 1000 && ms <= after * 1000);
 }
 
+static uint64_t ms_of(const uint8_t id[16])
+{
+    uint64_t ms = 0;
+
+    for (int i = 0; i < 6; i++)
+        ms = ms << 8 | id[i];
+    return ms;
+}
+
 static int compare(const void *a, const void *b)
 {
     return memcmp(a, b, 16);
@@ -96,6 +105,7 @@ static void test_rising_across_threads(void **state)
     for (size_t t = 0; t < THREADS; t++)
         pthread_join(threads[t], NULL);
     ob_uuid7(last);
+    assert_true(ms_of(last) <= (uint64_t)(time(NULL) + 1) * 1000); /* the counter, not the time */
     for (size_t t = 0; t < THREADS; t++)
         for (size_t i = 0; i < PER_THREAD; i++) {
             uint8_t *id = ids[t * PER_THREAD + i];

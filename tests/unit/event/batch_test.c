@@ -53,6 +53,7 @@ static void test_ceiling_is_for_content(void **state)
     }
     assert_null(ob_batch_new(SIZE_MAX, 0));
     assert_null(ob_batch_new(SIZE_MAX / sizeof(struct ob_event), 0));
+    assert_null(ob_batch_new(SIZE_MAX / sizeof(struct ob_event) + 2, 0)); /* would wrap to a few */
 }
 
 struct holder {
