@@ -123,7 +123,7 @@ static void renders_every_field(void **state)
         const char *name = full[i].name;
         struct ob_event ev = full_event();
         struct fixture f;
-        struct ob_str out;
+        struct ob_str out = {NULL, 0};
         fixture_init(&f);
         if (render_with(full[i].text, &ev, OB_MISSING_NULL, false, &f, &out) != OB_OK)
             fail_msg("%s: %s", name, f.err.text);
@@ -160,7 +160,7 @@ static void missing_is_rejected_only_where_asked(void **state)
         const char *name = bare[i].name;
         struct ob_event ev = bare_event();
         struct fixture f;
-        struct ob_str out;
+        struct ob_str out = {NULL, 0};
         fixture_init(&f);
         enum ob_status st = render_with(bare[i].text, &ev, OB_MISSING_REJECT, false, &f, &out);
         if (bare[i].want == NULL) {
@@ -182,7 +182,7 @@ static void times_as_epoch(void **state)
     const char *name = "epoch";
     struct ob_event ev = full_event();
     struct fixture f;
-    struct ob_str out;
+    struct ob_str out = {NULL, 0};
     fixture_init(&f);
     assert_int_equal(render_with("${now} ${created}", &ev, OB_MISSING_NULL, true, &f, &out), OB_OK);
     assert_text(out, "1770091506789 1770091505001");
@@ -295,7 +295,7 @@ static void broken_json_is_rejected_with_its_byte(void **state)
     for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
         const char *name = broken[i].name;
         struct fixture f;
-        struct ob_str out;
+        struct ob_str out = {NULL, 0};
         fixture_init(&f);
         if (render_with(broken[i].text, &broken[i].ev, OB_MISSING_NULL, false, &f, &out) !=
             OB_REJECT)
@@ -312,7 +312,7 @@ static void pointers_into_text(void **state)
     const char *name = "text";
     struct ob_event ev = bare_event();
     struct fixture f;
-    struct ob_str out;
+    struct ob_str out = {NULL, 0};
     fixture_init(&f);
     ev.payload_kind = OB_PAYLOAD_TEXT;
     ev.payload = OB_STR("{\"FieldId\":\"f1\"}");
@@ -332,7 +332,7 @@ static void slices_are_borrowed(void **state)
     (void)state;
     struct ob_event ev = full_event();
     struct fixture f;
-    struct ob_str out;
+    struct ob_str out = {NULL, 0};
     fixture_init(&f);
     size_t used = ob_arena_used(f.arena);
     static const char *const texts[] = {"${type}",           "${payload}",
