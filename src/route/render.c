@@ -25,9 +25,12 @@ enum ob_status ob_rctx_take(struct ob_rctx *c, size_t mark, struct ob_str *out, 
     if (b->failed)
         return ob_rctx_overrun(c, err);
     struct ob_str made = {b->p != NULL ? b->p + mark : "", b->n - mark};
-    *out = ob_arena_copy(c->arena, made);
+    struct ob_str copy = ob_arena_copy(c->arena, made);
     b->n = mark;
-    return out->p != NULL ? OB_OK : ob_rctx_nomem(err);
+    if (copy.p == NULL)
+        return ob_rctx_nomem(err);
+    *out = copy;
+    return OB_OK;
 }
 
 static enum ob_status nothing_there(const struct ob_expr *e, struct ob_err *err)

@@ -101,8 +101,7 @@ static enum ob_status make_key(struct ob_rctx *c, const struct ob_rule *rule, st
     if (rule->own_key)
         st = ob_tmpl_text(c, &rule->key, &msg->key, NULL, err);
     if (st != OB_OK) {
-        msg->key = own_key(c->ev);
-        ob_err_prefix(err, "key");
+        ob_err_prefix(err, "key"); /* and its own key stands */
     } else if (msg->key.n > OB_ROUTE_KEY_MAX) {
         st = ob_err_set(err, OB_REJECT, "key has %zu bytes; at most %d", msg->key.n,
                         OB_ROUTE_KEY_MAX);

@@ -2,7 +2,7 @@
 /* route_test - which route, which address, which order; and what a config may not say. */
 #include "fixture.h"
 
-#include "event/settle.h"
+#include "route/rule.h"
 
 static void load(struct fixture *f, const char *yaml)
 {
@@ -409,6 +409,21 @@ static void headers_of_route_and_row(void **state)
     }
 }
 
+/* Eight bytes at a time finds what one at a time does: every byte, at every place. */
+static void control_characters_anywhere(void **state)
+{
+    (void)state;
+    for (size_t n = 1; n <= 17; n++)
+        for (size_t at = 0; at < n; at++)
+            for (int byte = 0; byte < 256; byte++) {
+                char text[17];
+                memset(text, at % 2 ? 0x80 : 0xff, sizeof text);
+                text[at] = (char)byte;
+                if (ob_has_control((struct ob_str){text, n}) != (byte < 0x20 || byte == 0x7f))
+                    fail_msg("byte %d at %zu of %zu", byte, at, n);
+            }
+}
+
 static void too_many_and_too_long_headers(void **state)
 {
     (void)state;
@@ -634,6 +649,7 @@ int main(void)
         cmocka_unit_test(rejects_keep_key_and_destination),
         cmocka_unit_test(longest_names_are_taken),
         cmocka_unit_test(headers_of_route_and_row),
+        cmocka_unit_test(control_characters_anywhere),
         cmocka_unit_test(too_many_and_too_long_headers),
         cmocka_unit_test(trace_id),
         cmocka_unit_test(errors_name_place_and_nearest),

@@ -17,7 +17,7 @@ static struct ob_event full_event(void)
     ev.key = (struct ob_str)S("k");
     ev.topic = (struct ob_str)S("row.topic");
     ev.stream = (struct ob_str)S("row.stream");
-    ev.headers = (struct ob_str)S("{\"a\":{\"b\":[10,\"x\"]}}");
+    ev.headers = (struct ob_str)S("{\"a\":{\"b\":[10,\"x\"]},\"e\":\"\"}");
     ev.schema_version = -2;
     ev.cols = cols;
     ev.n_cols = sizeof cols / sizeof cols[0];
@@ -99,6 +99,8 @@ static const struct {
     {"null counts as missing for a default", "${metadata:/userId:-nobody}", "nobody"},
     {"null without default is no text", "<${metadata:/userId}>", "<>"},
     {"empty default", "<${payload:/nope:-}>", "<>"},
+    {"empty string counts as missing for a default", "${headers:/e:-none}", "none"},
+    {"empty string without default", "<${headers:/e}>", "<>"},
     {"default with a field in it", "${payload:/nope:-${tenant}}", "acme"},
     {"default with text and a field", "${payload:/nope:-t.${tenant}.x}", "t.acme.x"},
     {"defaults in defaults", "${payload:/a:-${payload:/b:-${payload:/orderId}}}", "7"},
@@ -326,6 +328,24 @@ static void pointers_into_text(void **state)
     fixture_clear(&f);
 }
 
+/* The whole payload as text is its bytes, also where it is a JSON string. */
+static void whole_payload_is_verbatim(void **state)
+{
+    (void)state;
+    const char *name = "string payload";
+    struct ob_event ev = bare_event();
+    struct fixture f;
+    struct ob_str out = {NULL, 0};
+    fixture_init(&f);
+    ev.payload_kind = OB_PAYLOAD_JSON;
+    ev.payload = OB_STR("\"a\\u0062\"");
+    assert_int_equal(render_with("${payload}", &ev, OB_MISSING_NULL, false, &f, &out), OB_OK);
+    assert_text(out, "\"a\\u0062\"");
+    assert_int_equal(render_with("${payload:}", &ev, OB_MISSING_NULL, false, &f, &out), OB_OK);
+    assert_text(out, "ab"); /* a pointer finds a value: as text it has no quotes */
+    fixture_clear(&f);
+}
+
 /* What is one slice of the event is not copied. */
 static void slices_are_borrowed(void **state)
 {
@@ -357,6 +377,7 @@ int main(void)
         cmocka_unit_test(too_deep_and_too_long),
         cmocka_unit_test(broken_json_is_rejected_with_its_byte),
         cmocka_unit_test(pointers_into_text),
+        cmocka_unit_test(whole_payload_is_verbatim),
         cmocka_unit_test(slices_are_borrowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
