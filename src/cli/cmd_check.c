@@ -89,7 +89,12 @@ static int run(struct ob_cli *cli)
     if (ob_cli_flag(cli, "explain")) {
         struct ob_buf out;
         ob_buf_init(&out, 0);
-        ob_config_explain(config, &out);
+        if (ob_cli_flag(cli, "json")) {
+            ob_config_explain_json(config, &out);
+            ob_buf_char(&out, '\n');
+        } else {
+            ob_config_explain(config, &out);
+        }
         code = ob_cli_put(cli, &out);
         goto done;
     }

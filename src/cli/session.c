@@ -55,10 +55,18 @@ int ob_cli_put(const struct ob_cli *cli, struct ob_buf *buf)
 
 int ob_cli_config(struct ob_cli *cli, struct ob_config **out)
 {
-    struct ob_err err = {0};
-    if (ob_config_load(ob_cli_str(cli, "config"), out, &err) != OB_OK)
-        return ob_cli_fail(cli, OB_EXIT_CONFIG, "%s", err.text);
-    return OB_EXIT_OK;
+    struct ob_buf problems;
+    int code = OB_EXIT_OK;
+    ob_buf_init(&problems, 0);
+    if (ob_config_load_all(ob_cli_str(cli, "config"), out, &problems, NULL) != OB_OK) {
+        const char *line = ob_buf_z(&problems);
+        for (size_t n; code == OB_EXIT_OK || *line; line += n + (line[n] == '\n')) {
+            n = strcspn(line, "\n");
+            code = ob_cli_fail(cli, OB_EXIT_CONFIG, "%.*s", (int)n, line);
+        }
+    }
+    ob_buf_clear(&problems);
+    return code;
 }
 
 static void names_of(const struct ob_config *config, struct ob_buf *out)
