@@ -41,7 +41,7 @@ static struct plan plan_of(int64_t seconds)
     p.sink_back = p.sink_away + outage;
     p.kill = p.sink_back + (all - p.sink_back) / 3;
     p.restart = p.kill + DOWN_AFTER_KILL_MS;
-    p.writer_end = all - all / 6;
+    p.writer_end = all - 800;
     if (p.writer_end < p.restart)
         p.writer_end = p.restart;
     return p;

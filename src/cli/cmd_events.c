@@ -11,9 +11,17 @@ struct listing {
     struct ob_cli *cli;
     const char *pipeline, *state;
     bool json, payload;
-    int64_t left;
+    int64_t skip, left;
     int code;
 };
+
+static bool count_event(void *user, const struct ob_event *ev, const char *state)
+{
+    struct listing *l = user;
+    (void)ev;
+    l->skip += strcmp(l->state, state) == 0 ? 1 : 0;
+    return true;
+}
 
 static bool show_event(void *user, const struct ob_event *ev, const char *state)
 {
@@ -21,6 +29,10 @@ static bool show_event(void *user, const struct ob_event *ev, const char *state)
     struct ob_buf out;
     if (l->state && strcmp(l->state, state) != 0)
         return true;
+    if (l->skip > 0) {
+        l->skip--;
+        return true;
+    }
     ob_buf_init(&out, 0);
     if (l->json)
         ob_show_event_json(&out, l->pipeline, ev, state, l->payload);
@@ -50,13 +62,19 @@ static int list(struct ob_cli *cli, const struct ob_cli_pipe *pipe, void *user)
                           .after = (uint64_t)ob_cli_int(cli, "after", 0),
                           /* The state is looked at here, so the source cannot count for us. */
                           .limit = l.state ? 0 : (size_t)l.left};
+    enum ob_status st = OB_OK;
+    if (l.state && !f.after) /* the newest ones: all but the last so many are passed over */
+        st = pipe->ops->events(pipe->admin, &f, false, count_event, &l, &err);
+    l.skip = l.skip > l.left ? l.skip - l.left : 0;
     if (!l.json) {
         struct ob_buf head;
         ob_buf_init(&head, 0);
         ob_show_event_head(&head, &cli->term);
         ob_cli_put(cli, &head);
     }
-    if (pipe->ops->events(pipe->admin, &f, l.payload, show_event, &l, &err) != OB_OK)
+    if (st == OB_OK)
+        st = pipe->ops->events(pipe->admin, &f, l.payload, show_event, &l, &err);
+    if (st != OB_OK)
         return ob_cli_fail_err(cli, l.pipeline, &err);
     return l.code;
 }
@@ -69,8 +87,10 @@ static int run(struct ob_cli *cli)
 const struct ob_cmd ob_cmd_events = {
     .name = "events",
     .summary = "List events with their state: pending, published, parked or dead",
-    .about = "Lists events by rising number, at most --limit of them. Go on with --after and the "
-             "last number shown. Payloads are shown only with --payload.",
+    .about =
+        "Lists the newest events, by rising number, at most --limit of them. With --after those "
+        "behind a number, so that a script can go on with the last number shown. Payloads are "
+        "shown only with --payload.",
     .operands = "[ID]",
     .max_operands = 1,
     .opts =
@@ -79,8 +99,8 @@ const struct ob_cmd ob_cmd_events = {
             {"key", 'k', OB_CLI_STR, "GLOB", NULL, 0, 0, NULL, "Only events whose key matches."},
             {"tenant", 0, OB_CLI_STR, "GLOB", NULL, 0, 0, NULL,
              "Only events whose tenant matches."},
-            {"state", 's', OB_CLI_CHOICE, "STATE", "pending|published|parked|dead", 0, 0, NULL,
-             "Only events in this state."},
+            {"state", 's', OB_CLI_CHOICE, "STATE", "pending|published|parked|dead|discarded", 0, 0,
+             NULL, "Only events in this state."},
             {"since", 0, OB_CLI_TIME, "TIME", NULL, 0, 0, NULL,
              "Only events written at or after this time: RFC 3339, or 15m, 2h, 7d ago."},
             {"until", 0, OB_CLI_TIME, "TIME", NULL, 0, 0, NULL,

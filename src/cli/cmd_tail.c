@@ -30,43 +30,21 @@ static bool show_event(void *user, const struct ob_event *ev, const char *state)
     t->after = ev->ref;
     t->in_page++;
     if (t->type && !ob_glob(ob_str_c(t->type), ev->type))
-        return true;
+        return t->in_page < PAGE;
     ob_buf_init(&out, 0);
     if (t->json)
         ob_show_event_json(&out, t->pipeline, ev, state, t->payload);
     else
         ob_show_event_row(&out, &t->cli->term, ev, state, t->payload);
     t->code = ob_cli_put(t->cli, &out);
-    return --t->left > 0 && t->code == OB_EXIT_OK;
+    return --t->left > 0 && t->in_page < PAGE && t->code == OB_EXIT_OK;
 }
 
-static bool any(void *user, const struct ob_event *ev, const char *state)
+static bool note_number(void *user, const struct ob_event *ev, const char *state)
 {
-    (void)ev;
     (void)state;
-    *(bool *)user = true;
-    return false;
-}
-
-/* The largest number there is. "Is there one above x?" is a cheap question that is true up to it,
- * so halving finds it without a scan of the table. */
-static enum ob_status newest(const struct ob_cli_pipe *pipe, uint64_t *out, struct ob_err *err)
-{
-    uint64_t low = 0, high = INT64_MAX; /* the answer is in low..high */
-    while (low < high) {
-        uint64_t mid = low + (high - low) / 2;
-        bool is = false;
-        struct ob_filter f = {.after = mid, .limit = 1};
-        enum ob_status st = pipe->ops->events(pipe->admin, &f, false, any, &is, err);
-        if (st != OB_OK)
-            return st;
-        if (is)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    *out = low;
-    return OB_OK;
+    *(uint64_t *)user = ev->ref;
+    return true;
 }
 
 static int follow(struct ob_cli *cli, const struct ob_cli_pipe *pipe, struct tail *t)
@@ -75,7 +53,8 @@ static int follow(struct ob_cli *cli, const struct ob_cli_pipe *pipe, struct tai
     int64_t end_ms = ob_clock_mono_ms(&ob_clock_system) + ob_cli_int(cli, "seconds", 0) * 1000;
     bool ends = ob_cli_flag(cli, "seconds");
     while (t->left > 0 && t->code == OB_EXIT_OK) {
-        struct ob_filter f = {.after = t->after, .limit = PAGE};
+        /* From the very start a limit would mean the newest ones: show_event() stops instead. */
+        struct ob_filter f = {.after = t->after, .limit = t->after ? PAGE : 0};
         t->in_page = 0;
         enum ob_status st = pipe->ops->events(pipe->admin, &f, t->payload, show_event, t, &err);
         /* A writer that holds the lock is no reason to stop following. */
@@ -103,7 +82,8 @@ static int tail(struct ob_cli *cli, const struct ob_cli_pipe *pipe, void *user)
                      .payload = ob_cli_flag(cli, "payload"),
                      .left = ob_cli_int(cli, "limit", INT64_MAX)};
     if (!from || strcmp(from, "now") == 0) {
-        if (newest(pipe, &t.after, &err) != OB_OK)
+        struct ob_filter newest = {.limit = 1};
+        if (pipe->ops->events(pipe->admin, &newest, false, note_number, &t.after, &err) != OB_OK)
             return ob_cli_fail_err(cli, t.pipeline, &err);
     } else if (strcmp(from, "start") != 0) {
         char *end;

@@ -8,7 +8,7 @@ const struct ob_cli_exit_text ob_cli_exits[] = {
     {OB_EXIT_OK, "Done."},
     {OB_EXIT_FAILURE, "It could not be done, a check found a problem, or nothing matched."},
     {OB_EXIT_USAGE, "The command line is wrong: unknown command or option, bad value."},
-    {OB_EXIT_TEMPORARY, "Not now: the database is locked or not reachable. Try again later."},
+    {OB_EXIT_TEMPORARY, "Not now: the database is locked, or not there. Try again later."},
     {OB_EXIT_CONFIG, "The configuration file is missing or wrong."},
     {OB_EXIT_INTERRUPTED, "Ended by Ctrl-C."},
     {0, NULL}};

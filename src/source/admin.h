@@ -13,7 +13,7 @@ struct ob_filter {
     const char *id, *type, *key, *tenant, *reason;
     int64_t since_us, until_us; /* dead: time of death; events: time of creation */
     uint64_t after;             /* events: number; for paging */
-    size_t limit;               /* 0: no limit */
+    size_t limit;               /* 0: no limit. events: without `after` the newest ones */
 };
 
 struct ob_dead {
@@ -64,7 +64,7 @@ struct ob_source_admin {
     /* All of them in one transaction, in order. ids (n of OB_UUID_TEXT) receives the ids. */
     enum ob_status (*emit)(struct ob_admin *a, const struct ob_emit *events, size_t n,
                            char (*ids)[64], struct ob_err *err);
-    /* Newest numbers last; state: pending, published, parked, dead. */
+    /* Newest numbers last; state: pending, published, parked, dead, discarded. */
     enum ob_status (*events)(struct ob_admin *a, const struct ob_filter *f, bool payload,
                              ob_event_fn *fn, void *user, struct ob_err *err);
     enum ob_status (*dead_list)(struct ob_admin *a, const struct ob_filter *f, bool full,
