@@ -179,6 +179,29 @@ static void retry_parks_with_its_followers_in_claim_order(void **state)
     end(x);
 }
 
+/* More rows in back-off than the window has places, and the one behind them goes out at once. */
+static void rows_in_back_off_do_not_hide_the_next(void **state)
+{
+    (void)state;
+    struct fix *x = open_with(conf());
+    uint64_t key = 0, failed = 0;
+    while (key < 10 * W) {
+        size_t room = ob_flow_room(x->f, NULL);
+        assert_true(room > 0);
+        for (size_t i = 0; i < room; i++)
+            claim(x, ++key, 7, 0);
+        for (size_t n; (n = submit(x)) > 0; failed += n)
+            for (size_t i = 0; i < n; i++)
+                verdict(x, x->tok[i], OB_V_RETRY);
+        assert_true(settle(x, OB_OK, NULL, 0));
+    }
+    assert_int_equal(failed, key); /* all of them wait for their second attempt */
+    uint64_t next = claim(x, ++key, 7, 0);
+    assert_int_equal(submit(x), 1);
+    assert_true(x->tok[0] == next);
+    end(x);
+}
+
 static void last_attempt_is_dead_and_the_key_goes_on_when_that_is_recorded(void **state)
 {
     (void)state;
@@ -516,6 +539,7 @@ int main(void)
         cmocka_unit_test(many_in_flight_on_an_ordered_sink_within_one_destination),
         cmocka_unit_test(the_cursor_waits_for_the_first_unsettled),
         cmocka_unit_test(retry_parks_with_its_followers_in_claim_order),
+        cmocka_unit_test(rows_in_back_off_do_not_hide_the_next),
         cmocka_unit_test(last_attempt_is_dead_and_the_key_goes_on_when_that_is_recorded),
         cmocka_unit_test(on_dead_park_holds_the_key),
         cmocka_unit_test(an_outage_spends_no_attempt_and_parks_nothing),
