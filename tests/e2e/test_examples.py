@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples do what they say, built against the shared library."""
 
+import contextlib
 import os
 import pathlib
 import signal
+import sqlite3
 import subprocess
 
 import pytest
@@ -83,3 +85,56 @@ def test_embed_reports_a_bad_config(outbox):
     )
     assert r.returncode == 1
     assert "outbox.yaml:1:" in r.stderr
+
+
+def run_example(name, outbox):
+    return subprocess.run(
+        [example(name), "app.db"], cwd=outbox.dir, capture_output=True, text=True,
+        timeout=20 * SLOW, check=False,
+    )
+
+
+def rows(outbox, query):
+    with contextlib.closing(sqlite3.connect(outbox.path("app.db"))) as db:
+        return db.execute(query).fetchall()
+
+
+def test_orders_commit_with_their_events(outbox):
+    outbox.write("outbox.yaml", CONFIG)
+    r = run_example(pathlib.Path(example("orders")).name, outbox)
+    assert (r.returncode, r.stderr) == (0, "")
+    assert [line.split(":")[0] for line in r.stdout.splitlines()] == ["placed", "refused", "placed"]
+    assert rows(outbox, "select pieces from orders order by id") == [(3,), (2,)]
+    events = rows(
+        outbox,
+        "select type, aggregate_id, json_extract(payload, '$.pieces'), entity_version,"
+        " json_extract(metadata, '$.userId'), json_extract(metadata, '$.source')"
+        " from outbox_event order by seq",
+    )
+    ids = [str(i) for (i,) in rows(outbox, "select id from orders order by id")]
+    assert events == [
+        ("order.placed", ids[0], 3, 1, "anna", "shop"),
+        ("order.placed", ids[1], 2, 1, "anna", "shop"),
+    ]
+    outbox.run("run", "--once")
+    assert [e["key"] for e in read_jsonl(outbox.path("events.jsonl"))] == ids
+
+
+def test_collect_writes_all_or_nothing(outbox):
+    r = run_example(pathlib.Path(example("collect")).name, outbox)
+    assert (r.returncode, r.stderr) == (0, "")
+    assert r.stdout.splitlines() == [
+        "moved 700",
+        "not moved: account a is overdrawn; 2 events are still collected",
+        "moved 100",
+    ]
+    assert rows(outbox, "select id, cents from account order by id") == [("a", 400), ("b", 600)]
+    assert rows(
+        outbox,
+        "select type, aggregate_id, json_extract(payload, '$.cents') from outbox_event order by seq",
+    ) == [
+        ("account.debited", "a", 700),
+        ("account.credited", "b", 700),
+        ("account.debited", "b", 100),
+        ("account.credited", "a", 100),
+    ]
