@@ -1,0 +1,241 @@
+-- The native outbox in PostgreSQL, version 1. Everything that belongs to it is in the schema outbox.
+--
+-- Writers call outbox.emit(...) inside their own transaction and need no right but that. All tables are
+-- the relay's.
+
+CREATE SCHEMA IF NOT EXISTS outbox;
+COMMENT ON SCHEMA outbox IS 'Transactional outbox';
+
+CREATE TABLE outbox.meta (
+    name text PRIMARY KEY,
+    value text NOT NULL
+);
+INSERT INTO outbox.meta VALUES ('partition_rows', '1000000'), ('partitions_ahead', '3'), ('keep_hours', '168'),
+    ('hard_limit', '0'), ('soft_limit', '1000000');
+
+-- A UUID of version 7: 48 bits of Unix milliseconds, the rest is random.
+CREATE FUNCTION outbox.gen_id() RETURNS uuid
+LANGUAGE sql VOLATILE PARALLEL SAFE SET search_path = pg_catalog AS $$
+    SELECT encode(
+        set_bit(set_bit(
+            overlay(uuid_send(gen_random_uuid())
+                    PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+                    FROM 1 FOR 6),
+            52, 1), 53, 1), 'hex')::uuid
+$$;
+
+-- Append-only: nothing here is ever updated. xid is declared BEFORE seq because defaults are evaluated in the order
+-- of columns: a transaction has its id before it draws a number, and the cursor's proof rests on that (docs/sources/postgres.md).
+CREATE TABLE outbox.event (
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    seq bigint GENERATED ALWAYS AS IDENTITY,
+    id uuid NOT NULL DEFAULT outbox.gen_id(),
+    type text NOT NULL,
+    aggregate_type text NOT NULL DEFAULT '',
+    aggregate_id text NOT NULL DEFAULT '',
+    key text,                -- what order is kept for; NULL: aggregate_id
+    tenant text,
+    topic text,
+    payload bytea,           -- as it was given, never re-encoded; NULL: no payload
+    payload_kind "char" NOT NULL DEFAULT 'j' CHECK (payload_kind IN ('j', 't', 'b')),  -- JSON, text, bytes
+    headers json,            -- an object, or NULL
+    metadata json,           -- an object, or NULL
+    entity_version bigint,   -- order within the entity
+    schema_version bigint,   -- of the payload; never mixed with the above
+    max_attempts integer,    -- NULL: the pipeline's
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) PARTITION BY RANGE (seq);
+CREATE UNIQUE INDEX event_seq ON outbox.event (seq);
+CREATE INDEX event_xid ON outbox.event (xid, seq);
+
+-- A missing partition must never fail a writer. This one stays empty while outbox.maintain() runs.
+CREATE TABLE outbox.event_default (LIKE outbox.event INCLUDING DEFAULTS);
+CREATE UNIQUE INDEX ON outbox.event_default (seq);
+CREATE INDEX ON outbox.event_default (xid, seq);
+CREATE UNIQUE INDEX ON outbox.event_default (id);
+ALTER TABLE outbox.event ATTACH PARTITION outbox.event_default DEFAULT;
+
+CREATE TABLE outbox.part (
+    name text PRIMARY KEY,
+    lo bigint NOT NULL,              -- first number
+    hi bigint NOT NULL,              -- first number of the next
+    closed_xid xid8,                 -- noted after the sequence passed hi
+    closed_at timestamptz,
+    emptied_at timestamptz           -- truncated; dropped later
+);
+
+-- One row per pipeline and shard. The settled set is: rows visible in snap with seq <= pos, and rows visible in
+-- late_snap with seq <= late_pos. epoch: raised by every owner; a write under an older one changes no row.
+CREATE TABLE outbox.cursor (
+    pipeline text NOT NULL,
+    shard integer NOT NULL,
+    shards integer NOT NULL,
+    mode text NOT NULL DEFAULT 'log',
+    pos bigint NOT NULL DEFAULT 0,
+    snap pg_snapshot NOT NULL DEFAULT '3:3:',      -- nothing is visible in it but what was frozen
+    late_pos bigint NOT NULL DEFAULT 0,
+    late_snap pg_snapshot,                         -- NULL: as snap
+    base bigint NOT NULL DEFAULT 0,                -- LATE looks only above it
+    fence xid8,                                    -- of the transaction that stored the cursor
+    lsn pg_lsn,                                    -- wal: confirmed
+    rows_done bigint NOT NULL DEFAULT 0,           -- wal: of the transaction behind lsn
+    timeline integer,
+    system_id text,                                -- of the cluster that gave xids and LSNs
+    db_oid oid,
+    epoch bigint NOT NULL DEFAULT 0,
+    owner text NOT NULL DEFAULT '',
+    backend_pid integer,
+    backend_start timestamptz,
+    beat bigint NOT NULL DEFAULT 0,
+    beat_at timestamptz,
+    state text NOT NULL DEFAULT 'stopped',
+    settle_no bigint NOT NULL DEFAULT 0,
+    published bigint NOT NULL DEFAULT 0,           -- for ever
+    failed bigint NOT NULL DEFAULT 0,              -- spent attempts, for ever
+    in_flight bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (pipeline, shard)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Where shards stood before their number was changed.
+CREATE TABLE outbox.past (
+    pipeline text NOT NULL,
+    generation integer NOT NULL,
+    shard integer NOT NULL,
+    shards integer NOT NULL,
+    pos bigint NOT NULL,
+    snap pg_snapshot NOT NULL,
+    PRIMARY KEY (pipeline, generation, shard)
+);
+
+CREATE TABLE outbox.pipeline (
+    name text PRIMARY KEY,
+    paused boolean NOT NULL DEFAULT false,
+    last_n bigint NOT NULL DEFAULT 0,   -- the last number given to a parked or dead event
+    parked bigint NOT NULL DEFAULT 0,   -- rows in outbox.parked
+    dead bigint NOT NULL DEFAULT 0      -- rows in outbox.dead that are dead
+);
+
+-- Events that wait. n: the order among them; within a hash it is the order of delivery. ref points to the event in its table:
+-- the number in outbox.event, or the id in a table of another system. Where no table keeps the event, `event` has all of it.
+CREATE TABLE outbox.parked (
+    pipeline text NOT NULL,
+    n bigint NOT NULL,
+    hash bigint NOT NULL,               -- of the key
+    ref text NOT NULL,
+    event jsonb,
+    payload bytea,
+    attempts integer NOT NULL,
+    due_at timestamptz NOT NULL,
+    blocked_dest bigint NOT NULL DEFAULT 0,  -- 0: waits only for due_at
+    reason text NOT NULL,
+    history jsonb NOT NULL DEFAULT '[]',     -- [{"at":…,"attempt":…,"error":…}]
+    destination text NOT NULL,
+    parked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (pipeline, n)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX parked_hash ON outbox.parked (pipeline, hash, n);
+CREATE UNIQUE INDEX parked_ref ON outbox.parked (pipeline, ref);
+
+-- One row per hash that is held: what its first row (lowest n) waits for; -1: a dead event.
+CREATE TABLE outbox.parked_key (
+    pipeline text NOT NULL,
+    hash bigint NOT NULL,
+    blocked_dest bigint NOT NULL,
+    due_at timestamptz NOT NULL,
+    PRIMARY KEY (pipeline, hash)
+);
+CREATE INDEX parked_key_due ON outbox.parked_key (pipeline, blocked_dest, due_at);
+
+CREATE TABLE outbox.dead (
+    pipeline text NOT NULL,
+    n bigint NOT NULL,
+    ref text NOT NULL,
+    hash bigint NOT NULL,
+    id text NOT NULL,
+    type text NOT NULL,
+    key text NOT NULL,
+    tenant text NOT NULL,
+    event jsonb,
+    payload bytea,
+    attempts integer NOT NULL,
+    error text NOT NULL,
+    history jsonb NOT NULL DEFAULT '[]',
+    destination text NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    hold boolean NOT NULL DEFAULT false,   -- the later events of its key wait behind it
+    state text NOT NULL CHECK (state IN ('dead', 'retried', 'discarded', 'released')),
+    PRIMARY KEY (pipeline, n)
+);
+CREATE INDEX dead_ref ON outbox.dead (pipeline, ref);
+CREATE INDEX dead_hold ON outbox.dead (pipeline, hash, n) WHERE hold;
+CREATE INDEX dead_state ON outbox.dead (pipeline, n) WHERE state = 'dead';
+CREATE INDEX dead_id ON outbox.dead (id);
+
+-- Derives the row of each of these hashes in outbox.parked_key again; gives back those that nothing holds any more.
+CREATE FUNCTION outbox.rekey(p text, hashes bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+DECLARE
+    h bigint;
+    first record;
+    holder bigint;
+BEGIN
+    FOR h IN SELECT DISTINCT u FROM unnest(hashes) AS u ORDER BY u LOOP
+        SELECT n, due_at, blocked_dest INTO first FROM outbox.parked
+            WHERE pipeline = p AND hash = h ORDER BY n LIMIT 1;
+        SELECT d.n INTO holder FROM outbox.dead AS d
+            WHERE d.pipeline = p AND d.hash = h AND d.hold ORDER BY d.n LIMIT 1;
+        IF first.n IS NULL AND holder IS NULL THEN
+            DELETE FROM outbox.parked_key WHERE pipeline = p AND hash = h;
+            RETURN NEXT h;
+        ELSIF holder IS NOT NULL AND (first.n IS NULL OR holder < first.n) THEN
+            INSERT INTO outbox.parked_key VALUES (p, h, -1, 'infinity')
+                ON CONFLICT (pipeline, hash) DO UPDATE SET blocked_dest = -1, due_at = 'infinity';
+        ELSE
+            INSERT INTO outbox.parked_key VALUES (p, h, first.blocked_dest, first.due_at)
+                ON CONFLICT (pipeline, hash) DO UPDATE
+                SET blocked_dest = excluded.blocked_dest, due_at = excluded.due_at;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- Counts for `status`, kept by triggers on statements so that nobody counts a big table.
+CREATE FUNCTION outbox.count_rows() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    IF TG_TABLE_NAME = 'parked' THEN
+        IF TG_OP = 'INSERT' THEN
+            UPDATE outbox.pipeline AS p SET parked = p.parked + c.n
+                FROM (SELECT pipeline, count(*) AS n FROM changed GROUP BY 1) AS c WHERE p.name = c.pipeline;
+        ELSE
+            UPDATE outbox.pipeline AS p SET parked = p.parked - c.n
+                FROM (SELECT pipeline, count(*) AS n FROM changed GROUP BY 1) AS c WHERE p.name = c.pipeline;
+        END IF;
+    ELSIF TG_OP = 'INSERT' THEN
+        UPDATE outbox.pipeline AS p SET dead = p.dead + c.n
+            FROM (SELECT pipeline, count(*) AS n FROM changed WHERE state = 'dead' GROUP BY 1) AS c
+            WHERE p.name = c.pipeline;
+    ELSIF TG_OP = 'DELETE' THEN
+        UPDATE outbox.pipeline AS p SET dead = p.dead - c.n
+            FROM (SELECT pipeline, count(*) AS n FROM changed WHERE state = 'dead' GROUP BY 1) AS c
+            WHERE p.name = c.pipeline;
+    ELSE
+        UPDATE outbox.pipeline AS p SET dead = p.dead + c.n
+            FROM (SELECT a.pipeline, count(*) FILTER (WHERE a.state = 'dead')
+                    - (SELECT count(*) FROM before AS b WHERE b.pipeline = a.pipeline AND b.state = 'dead') AS n
+                  FROM changed AS a GROUP BY a.pipeline) AS c
+            WHERE p.name = c.pipeline AND c.n <> 0;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER parked_in AFTER INSERT ON outbox.parked REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.count_rows();
+CREATE TRIGGER parked_out AFTER DELETE ON outbox.parked REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.count_rows();
+CREATE TRIGGER dead_in AFTER INSERT ON outbox.dead REFERENCING NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.count_rows();
+CREATE TRIGGER dead_out AFTER DELETE ON outbox.dead REFERENCING OLD TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.count_rows();
+CREATE TRIGGER dead_change AFTER UPDATE ON outbox.dead REFERENCING OLD TABLE AS before NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION outbox.count_rows();

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conn - one libpq connection with deadlines. */
+#include "source/postgres/conn.h"
+
+#include "core/buf.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EPOCH_2000_US 946684800000000LL
+
+const char *ob_pg_state(const PGresult *res)
+{
+    const char *state = res ? PQresultErrorField(res, PG_DIAG_SQLSTATE) : NULL;
+    return state ? state : "";
+}
+
+/* What to do about a SQLSTATE. Sorted by how specific they are; the first that is a prefix counts. */
+static const struct {
+    const char *prefix;
+    enum ob_status status;
+} classes[] = {
+    {"40", OB_RETRY},    /* serialization failure, deadlock */
+    {"55P03", OB_RETRY}, /* lock not available */
+    {"57014", OB_RETRY}, /* cancelled: statement_timeout */
+    {"55006", OB_RETRY}, /* object in use: a slot that another one holds */
+    {"57P", OB_DOWN},    /* shutdown, crash, cannot connect now */
+    {"08", OB_DOWN},     /* connection */
+    {"53", OB_DOWN},     /* too many connections, disk full, out of memory */
+    {"58", OB_DOWN},     /* system error */
+    {"25006", OB_DOWN},  /* read-only: a stand-by; another host may be primary soon */
+    {"XX", OB_DOWN},     /* internal error */
+    {"28", OB_FATAL},    /* not authorised */
+    {"3D", OB_FATAL},    /* no such database */
+    {"42", OB_FATAL},    /* syntax, missing table or right */
+    {"22", OB_REJECT},   /* bad value */
+    {"23", OB_REJECT},   /* constraint */
+    {"54", OB_REJECT},   /* too large */
+};
+
+static void trim(char *text)
+{
+    size_t n = strlen(text);
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
+        text[--n] = '\0';
+    for (char *p = text; *p; p++)
+        if (*p == '\n' || *p == '\t')
+            *p = ' ';
+}
+
+enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what, struct ob_err *err)
+{
+    const char *state = ob_pg_state(res);
+    enum ob_status st = OB_FATAL;
+    if (!*state) {
+        st = OB_DOWN;
+    } else {
+        for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+            if (strncmp(state, classes[i].prefix, strlen(classes[i].prefix)) == 0) {
+                st = classes[i].status;
+                break;
+            }
+        }
+    }
+    if (conn->c && PQstatus(conn->c) == CONNECTION_BAD)
+        st = OB_DOWN;
+    const char *message = res ? PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY) : NULL;
+    const char *hint = res ? PQresultErrorField(res, PG_DIAG_MESSAGE_HINT) : NULL;
+    if (!message)
+        message = conn->c ? PQerrorMessage(conn->c) : "not connected";
+    ob_err_set(err, st, "%s: %s%s%s%s%s%s", what, message, *state ? " (SQLSTATE " : "", state, *state ? ")" : "",
+               hint ? "; " : "", hint ? hint : "");
+    if (err)
+        trim(err->text);
+    return st;
+}
+
+void ob_pg_close(struct pg_conn *conn)
+{
+    if (conn->c)
+        PQfinish(conn->c);
+    conn->c = NULL;
+}
+
+int ob_pg_fd(const struct pg_conn *conn)
+{
+    return conn->c ? PQsocket(conn->c) : -1;
+}
+
+static bool wait_socket(const struct pg_conn *conn, short events, int64_t deadline_ms)
+{
+    for (;;) {
+        int64_t left = deadline_ms - ob_clock_mono_ms(conn->clock);
+        struct pollfd p = {.fd = PQsocket(conn->c), .events = events};
+        if (left <= 0 || p.fd < 0)
+            return false;
+        int n = poll(&p, 1, left > 60000 ? 60000 : (int)left);
+        if (n > 0)
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+    }
+}
+
+enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms, struct ob_err *err)
+{
+    for (;;) {
+        int left = PQflush(conn->c);
+        if (left < 0)
+            break;
+        if (left == 0 && !PQisBusy(conn->c))
+            return OB_OK;
+        if (!wait_socket(conn, left > 0 ? POLLIN | POLLOUT : POLLIN, deadline_ms)) {
+            ob_err_set(err, OB_DOWN, "no answer from the server within %lld ms", (long long)conn->timeout_ms);
+            ob_pg_close(conn);
+            return OB_DOWN;
+        }
+        if (!PQconsumeInput(conn->c))
+            break;
+    }
+    ob_pg_fail(conn, NULL, "connection", err);
+    ob_pg_close(conn);
+    return OB_DOWN;
+}
+
+/* Takes all results; the last one, or the first that failed, is the answer. */
+static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult **out, struct ob_err *err)
+{
+    int64_t deadline = ob_clock_mono_ms(conn->clock) + conn->timeout_ms;
+    PGresult *keep = NULL;
+    enum ob_status st = OB_OK;
+    for (;;) {
+        enum ob_status waited = ob_pg_wait(conn, deadline, err);
+        if (waited != OB_OK) {
+            PQclear(keep);
+            return waited;
+        }
+        PGresult *res = PQgetResult(conn->c);
+        if (!res)
+            break;
+        ExecStatusType got = PQresultStatus(res);
+        if (st == OB_OK && got != PGRES_TUPLES_OK && got != PGRES_COMMAND_OK && got != PGRES_SINGLE_TUPLE)
+            st = ob_pg_fail(conn, res, what, err);
+        PQclear(keep);
+        keep = res;
+        if (got == PGRES_COPY_BOTH || got == PGRES_COPY_OUT || got == PGRES_COPY_IN)
+            break;
+    }
+    if (st == OB_OK && out)
+        *out = keep;
+    else
+        PQclear(keep);
+    return st;
+}
+
+enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params, size_t n, bool binary,
+                           PGresult **out, struct ob_err *err)
+{
+    const char *values[PG_MAX_PARAMS];
+    int lengths[PG_MAX_PARAMS], formats[PG_MAX_PARAMS];
+    if (!conn->c)
+        return ob_err_set(err, OB_DOWN, "not connected");
+    if (n > PG_MAX_PARAMS)
+        return ob_err_set(err, OB_FATAL, "too many parameters");
+    for (size_t i = 0; i < n; i++) {
+        values[i] = params[i].p;
+        lengths[i] = params[i].n;
+        formats[i] = params[i].binary;
+    }
+    int sent = n == 0 && !binary
+                   ? PQsendQuery(conn->c, sql)
+                   : PQsendQueryParams(conn->c, sql, (int)n, NULL, values, lengths, formats, binary);
+    if (!sent) {
+        enum ob_status st = ob_pg_fail(conn, NULL, "sending", err);
+        if (PQstatus(conn->c) == CONNECTION_BAD)
+            ob_pg_close(conn);
+        return st;
+    }
+    char what[40];
+    size_t k = strcspn(sql, "\n(");
+    k = k < sizeof(what) - 1 ? k : sizeof(what) - 1;
+    memcpy(what, sql, k);
+    what[k] = '\0';
+    return collect(conn, what, out, err);
+}
+
+enum ob_status ob_pg_exec(struct pg_conn *conn, const char *sql, struct ob_err *err)
+{
+    return ob_pg_query(conn, sql, NULL, 0, false, NULL, err);
+}
+
+void ob_pg_rollback(struct pg_conn *conn)
+{
+    struct ob_err err;
+    if (conn->c && PQtransactionStatus(conn->c) != PQTRANS_IDLE && ob_pg_exec(conn, "rollback", &err) != OB_OK)
+        ob_pg_close(conn);
+}
+
+/* ---- connecting ---- */
+
+static enum ob_status poll_connect(struct pg_conn *conn, struct ob_err *err)
+{
+    int64_t deadline = ob_clock_mono_ms(conn->clock) + conn->timeout_ms;
+    PostgresPollingStatusType p = PGRES_POLLING_WRITING;
+    while (p != PGRES_POLLING_OK && p != PGRES_POLLING_FAILED) {
+        if (!wait_socket(conn, p == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline))
+            return ob_err_set(err, OB_DOWN, "connecting: no answer within %lld ms", (long long)conn->timeout_ms);
+        p = PQconnectPoll(conn->c);
+    }
+    if (p == PGRES_POLLING_OK)
+        return OB_OK;
+    ob_err_set(err, OB_DOWN, "connecting: %s", PQerrorMessage(conn->c));
+    trim(err->text);
+    return OB_DOWN;
+}
+
+/* Two transactions of one session must reach one backend: else locks and prepared state are somebody else's. */
+static enum ob_status check_pooler(struct pg_conn *conn, struct ob_err *err)
+{
+    PGresult *a = NULL, *b = NULL;
+    enum ob_status st = ob_pg_query(conn, "select set_config('outbox.probe', pg_backend_pid()::text, false)", NULL, 0,
+                                    false, &a, err);
+    if (st == OB_OK)
+        st = ob_pg_query(conn, "select current_setting('outbox.probe', true), pg_backend_pid()::text", NULL, 0, false,
+                         &b, err);
+    if (st == OB_OK && (strcmp(PQgetvalue(a, 0, 0), PQgetvalue(b, 0, 0)) != 0 ||
+                        strcmp(PQgetvalue(b, 0, 0), PQgetvalue(b, 0, 1)) != 0 ||
+                        atoi(PQgetvalue(b, 0, 1)) != PQbackendPID(conn->c)))
+        st = ob_err_set(err, OB_FATAL,
+                        "a pooler in transaction mode stands before the server; the relay needs a session of its own: "
+                        "connect to PostgreSQL directly, or to a pool in session mode");
+    PQclear(a);
+    PQclear(b);
+    return st;
+}
+
+enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name, bool replication,
+                             const struct ob_clock *clock, int64_t timeout_ms, struct ob_err *err)
+{
+    /* dbname first: it may be a whole connection string; what stands behind it wins over what it says. */
+    const char *keys[] = {"dbname",           "fallback_application_name", "keepalives",     "keepalives_idle",
+                          "keepalives_interval", "keepalives_count",      "tcp_user_timeout", "client_encoding",
+                          replication ? "replication" : NULL, NULL};
+    const char *values[] = {dsn, name, "1", "3", "1", "3", "6000", "UTF8", replication ? "database" : NULL, NULL};
+    conn->clock = clock;
+    conn->timeout_ms = timeout_ms;
+    conn->c = PQconnectStartParams(keys, values, 1);
+    enum ob_status st = OB_OK;
+    if (!conn->c)
+        return ob_err_set(err, OB_DOWN, "no memory for a connection");
+    if (PQstatus(conn->c) == CONNECTION_BAD) {
+        st = ob_err_set(err, OB_FATAL, "dsn: %s", PQerrorMessage(conn->c));
+        trim(err->text);
+    }
+    if (st == OB_OK)
+        st = poll_connect(conn, err);
+    if (st == OB_OK && PQsetnonblocking(conn->c, 1) != 0)
+        st = ob_err_set(err, OB_DOWN, "connection: cannot be made non-blocking");
+    if (st == OB_OK && PQserverVersion(conn->c) < 130000)
+        st = ob_err_set(err, OB_FATAL, "PostgreSQL %d is too old: 13 or later is needed", PQserverVersion(conn->c));
+    if (st == OB_OK && !replication)
+        st = ob_pg_exec(conn,
+                        "set time zone 'UTC'; set search_path = pg_catalog; set datestyle = iso; set "
+                        "statement_timeout = 0; set idle_in_transaction_session_timeout = 0; "
+                        "set lock_timeout = 5000; set tcp_keepalives_idle = 3; set tcp_keepalives_interval = 1; "
+                        "set tcp_keepalives_count = 3; set tcp_user_timeout = 6000; set extra_float_digits = 1",
+                        err);
+    if (st == OB_OK && !replication)
+        st = check_pooler(conn, err);
+    if (st != OB_OK)
+        ob_pg_close(conn);
+    return st;
+}
+
+/* ---- values ---- */
+
+bool ob_pg_null(const PGresult *res, int row, int col)
+{
+    return PQgetisnull(res, row, col) != 0;
+}
+
+struct ob_str ob_pg_str(const PGresult *res, int row, int col)
+{
+    return (struct ob_str){PQgetvalue(res, row, col), (size_t)PQgetlength(res, row, col)};
+}
+
+int64_t ob_pg_i64(const PGresult *res, int row, int col)
+{
+    const unsigned char *p = (const unsigned char *)PQgetvalue(res, row, col);
+    int n = PQgetlength(res, row, col);
+    uint64_t v = 0;
+    for (int i = 0; i < n && i < 8; i++)
+        v = v << 8 | p[i];
+    if (n == 2)
+        return (int16_t)v;
+    if (n == 4)
+        return (int32_t)v;
+    return (int64_t)v;
+}
+
+int64_t ob_pg_time_us(const PGresult *res, int row, int col)
+{
+    return ob_pg_i64(res, row, col) + EPOCH_2000_US;
+}
+
+bool ob_pg_bool(const PGresult *res, int row, int col)
+{
+    return PQgetlength(res, row, col) == 1 && PQgetvalue(res, row, col)[0] == 1;
+}
+
+void ob_pg_array_begin(struct ob_buf *buf)
+{
+    ob_buf_reset(buf);
+    ob_buf_char(buf, '{');
+}
+
+static void comma(struct ob_buf *buf)
+{
+    if (buf->n > 1)
+        ob_buf_char(buf, ',');
+}
+
+void ob_pg_array_add(struct ob_buf *buf, struct ob_str s)
+{
+    comma(buf);
+    ob_buf_char(buf, '"');
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] == '"' || s.p[i] == '\\')
+            ob_buf_char(buf, '\\');
+        if (s.p[i] != '\0') /* a text in PostgreSQL cannot hold it */
+            ob_buf_char(buf, s.p[i]);
+    }
+    ob_buf_char(buf, '"');
+}
+
+void ob_pg_array_add_null(struct ob_buf *buf)
+{
+    comma(buf);
+    ob_buf_c(buf, "NULL");
+}
+
+const char *ob_pg_array_end(struct ob_buf *buf)
+{
+    ob_buf_char(buf, '}');
+    return ob_buf_z(buf);
+}
+
+void ob_pg_array_i64(struct ob_buf *buf, const int64_t *v, size_t n)
+{
+    ob_pg_array_begin(buf);
+    for (size_t i = 0; i < n; i++) {
+        comma(buf);
+        ob_buf_printf(buf, "%lld", (long long)v[i]);
+    }
+    ob_pg_array_end(buf);
+}
+
+void ob_pg_ident(struct ob_buf *buf, const char *name)
+{
+    ob_buf_char(buf, '"');
+    for (; *name; name++) {
+        if (*name == '"')
+            ob_buf_char(buf, '"');
+        ob_buf_char(buf, *name);
+    }
+    ob_buf_char(buf, '"');
+}
