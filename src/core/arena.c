@@ -32,11 +32,19 @@ struct chunk {
     _Alignas(ALIGN) struct chunk *next;
 };
 
+/* Something from outside that goes with the arena; itself stands in it. */
+struct kept {
+    struct kept *next;
+    void (*drop)(void *arg);
+    void *arg;
+};
+
 struct ob_arena {
     _Alignas(ALIGN) char *p; /* free part of the current chunk */
     char *end;
     size_t used, ceiling, chunk;
     struct chunk *chunks; /* all but the first; any order */
+    struct kept *kept;
     char *first_end;
     atomic_uint refs;
 };
@@ -69,8 +77,16 @@ struct ob_arena *ob_arena_ref(struct ob_arena *arena)
     return arena;
 }
 
+static void drop_kept(struct ob_arena *arena)
+{
+    for (struct kept *k = arena->kept; k; k = k->next)
+        k->drop(k->arg);
+    arena->kept = NULL;
+}
+
 static void free_chunks(struct ob_arena *arena)
 {
+    drop_kept(arena);
     for (struct chunk *c = arena->chunks, *next; c; c = next) {
         ASAN_UNPOISON_MEMORY_REGION(c, sizeof(*c));
         next = c->next;
@@ -178,6 +194,20 @@ void ob_arena_reset(struct ob_arena *arena)
     arena->end = arena->first_end;
     arena->used = 0;
     ASAN_POISON_MEMORY_REGION(arena->p, (size_t)(arena->end - arena->p));
+}
+
+bool ob_arena_keep(struct ob_arena *arena, void (*drop)(void *arg), void *arg, size_t bytes)
+{
+    struct kept *k = ob_arena_alloc(arena, sizeof(*k));
+
+    if (!k)
+        return false;
+    *k = (struct kept){.next = arena->kept, .drop = drop, .arg = arg};
+    arena->kept = k;
+    arena->used = bytes < SIZE_MAX - arena->used ? arena->used + bytes : SIZE_MAX;
+    if (arena->used > arena->ceiling)
+        arena->used = arena->ceiling;
+    return true;
 }
 
 size_t ob_arena_used(const struct ob_arena *arena)

@@ -25,6 +25,9 @@ char *ob_arena_printf(struct ob_arena *arena, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Gives all memory but the first chunk back; only with one reference. */
 void ob_arena_reset(struct ob_arena *arena);
+/* drop(arg) is called when the arena goes or is reset; bytes count as used. False: no memory, arg
+ * is still the caller's. */
+bool ob_arena_keep(struct ob_arena *arena, void (*drop)(void *arg), void *arg, size_t bytes);
 size_t ob_arena_used(const struct ob_arena *arena);
 
 #endif

@@ -43,3 +43,18 @@ void ob_batch_unref(struct ob_batch *batch)
     if (batch)
         ob_arena_unref(batch->arena);
 }
+
+bool ob_event_own(struct ob_event *ev, struct ob_arena *arena)
+{
+    struct ob_str *const all[] = {
+        &ev->id,    &ev->type,   &ev->aggregate_type, &ev->aggregate_id, &ev->tenant,  &ev->key,
+        &ev->topic, &ev->stream, &ev->payload,        &ev->headers,      &ev->metadata};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (!all[i]->p)
+            continue;
+        *all[i] = ob_arena_copy(arena, *all[i]);
+        if (!all[i]->p)
+            return false;
+    }
+    return true;
+}

@@ -27,6 +27,7 @@ struct ob_col {
 struct ob_event {
     uint64_t
         ref; /* the source's own handle of this claim, rising in claim order (SQLite: the number) */
+    uint64_t seq; /* the number of its row where the table has one */
     struct ob_str id;
     struct ob_str type, aggregate_type, aggregate_id, tenant;
     struct ob_str key;           /* the row's own key; empty: aggregate_id */
@@ -66,5 +67,14 @@ struct ob_batch *ob_batch_new(size_t cap, size_t ceiling);
 /* A batch is counted: one reference per event that is still needed, and the maker's own. */
 struct ob_batch *ob_batch_ref(struct ob_batch *batch);
 void ob_batch_unref(struct ob_batch *batch);
+/* Copies every slice of the event into the arena. False: no memory. */
+bool ob_event_own(struct ob_event *ev, struct ob_arena *arena);
+
+/* Which shard a key belongs to. The lowest bit is left out so that SQL, which has only signed
+ * numbers, does the same sum. */
+static inline unsigned ob_shard_of(uint64_t hash, unsigned shards)
+{
+    return (unsigned)((hash >> 1) % shards);
+}
 
 #endif

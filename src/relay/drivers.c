@@ -8,10 +8,16 @@
 #if OB_HAVE_SQLITE
 extern const struct ob_source_driver ob_source_sqlite;
 #endif
+#if OB_HAVE_POSTGRES
+extern const struct ob_source_driver ob_source_postgres;
+#endif
 
 const struct ob_source_driver *const ob_source_drivers[] = {
 #if OB_HAVE_SQLITE
     &ob_source_sqlite,
+#endif
+#if OB_HAVE_POSTGRES
+    &ob_source_postgres,
 #endif
     NULL,
 };

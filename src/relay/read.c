@@ -30,46 +30,46 @@ void ob__shard_collect(struct shard *s)
     }
 }
 
-/* Routes one event. False: it is poison, and err says why. */
-static bool route_one(struct shard *s, struct page *p, size_t i, int64_t now_us, struct ob_err *err)
+/* Routes one event. OB_REJECT: it is poison, and err says why. OB_RETRY: no memory now. */
+static enum ob_status route_one(struct shard *s, struct page *p, size_t i, int64_t now_us,
+                                struct ob_err *err)
 {
     struct ob_msg *m = &p->msgs[i];
     const struct ob_event *ev = &p->batch->events[i];
     enum ob_status st = ob_route_event(s->routes, ev, now_us, p->batch->arena, &s->scratch, m, err);
     m->event = ev;
-    if (st != OB_OK)
-        return false;
     size_t max = s->sink_caps.max_bytes;
-    if (max > 0 && m->value.n > max) {
-        ob_err_set(err, OB_REJECT, "too large: %zu bytes, the sink takes at most %zu", m->value.n,
-                   max);
-        return false;
-    }
-    return true;
+    if (st == OB_OK && max > 0 && m->value.n > max)
+        st = ob_err_set(err, OB_REJECT, "too large: %zu bytes, the sink takes at most %zu",
+                        m->value.n, max);
+    return st;
 }
 
 static bool other_shard(const struct shard *s, const struct ob_event *ev, uint64_t hash)
 {
-    if (s->conf->shards > 1 && hash % (uint64_t)s->conf->shards != s->no)
+    if (s->conf->shards > 1 && ob_shard_of(hash, (unsigned)s->conf->shards) != s->no)
         return true;
     const struct ob_source_driver *d = s->conf->source;
     return ev->park_n == 0 && d->already && d->already(s->source, ev->ref, hash);
 }
 
 /* Fills s->claimed from a page; poison reasons go to `reasons` (malloc'd, taken by attach()). */
-static void route_page(struct shard *s, struct page *p, char **reasons)
+static enum ob_status route_page(struct shard *s, struct page *p, char **reasons,
+                                 struct ob_err *err)
 {
     int64_t now_us = ob_clock_wall_us(s->clock);
     for (size_t i = 0; i < p->batch->n; i++) {
         const struct ob_event *ev = &p->batch->events[i];
-        struct ob_err err = {.text = ""};
-        bool fine = route_one(s, p, i, now_us, &err);
+        enum ob_status st = route_one(s, p, i, now_us, err);
+        if (st != OB_OK && st != OB_REJECT)
+            return st;
+        bool fine = st == OB_OK;
         const struct ob_msg *m = &p->msgs[i];
         unsigned flags = fine ? 0 : OB_CLAIM_POISON;
         if (other_shard(s, ev, m->key_hash))
             flags = OB_CLAIM_SKIP;
         else if (!fine)
-            reasons[i] = strdup(err.text);
+            reasons[i] = strdup(err->text);
         size_t bytes = m->value.n + m->key.n + 256;
         s->claimed[i] = (struct ob_claimed){
             .ref = ev->ref,
@@ -83,6 +83,7 @@ static void route_page(struct shard *s, struct page *p, char **reasons)
         };
         s->hashes[i] = m->key_hash;
     }
+    return OB_OK;
 }
 
 static struct page *page_new(struct ob_batch *batch)
@@ -145,7 +146,9 @@ static enum ob_status take(struct shard *s, struct ob_batch *batch, bool drained
         st = ob_err_set(err, OB_DOWN, "no memory for a page of events");
         goto failed;
     }
-    route_page(s, p, reasons);
+    st = route_page(s, p, reasons, err);
+    if (st != OB_OK)
+        goto failed;
     if (drained) {
         ob_flow_drained(s->flow, s->now, s->claimed, batch->n, batch->drained, batch->n_drained,
                         s->tokens);

@@ -225,7 +225,7 @@ static enum ob_status of_field(struct ob_rctx *c, const struct ob_expr *e, struc
         of_version(v, c->number[1], ev->schema_version);
         break;
     case OB_F_SEQ:
-        *v = (struct ob_value){OB_VAL_JSON, digits(c->number[2], ev->ref, false), true};
+        *v = (struct ob_value){OB_VAL_JSON, digits(c->number[2], ev->seq, false), true};
         break;
     case OB_F_CREATED:
     case OB_F_NOW:

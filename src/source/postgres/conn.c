@@ -18,7 +18,8 @@ const char *ob_pg_state(const PGresult *res)
     return state ? state : "";
 }
 
-/* What to do about a SQLSTATE. Sorted by how specific they are; the first that is a prefix counts. */
+/* What to do about a SQLSTATE. Sorted by how specific they are; the first that is a prefix counts.
+ */
 static const struct {
     const char *prefix;
     enum ob_status status;
@@ -51,7 +52,8 @@ static void trim(char *text)
             *p = ' ';
 }
 
-enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what, struct ob_err *err)
+enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what,
+                          struct ob_err *err)
 {
     const char *state = ob_pg_state(res);
     enum ob_status st = OB_FATAL;
@@ -71,8 +73,8 @@ enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const
     const char *hint = res ? PQresultErrorField(res, PG_DIAG_MESSAGE_HINT) : NULL;
     if (!message)
         message = conn->c ? PQerrorMessage(conn->c) : "not connected";
-    ob_err_set(err, st, "%s: %s%s%s%s%s%s", what, message, *state ? " (SQLSTATE " : "", state, *state ? ")" : "",
-               hint ? "; " : "", hint ? hint : "");
+    ob_err_set(err, st, "%s: %s%s%s%s%s%s", what, message, *state ? " (SQLSTATE " : "", state,
+               *state ? ")" : "", hint ? "; " : "", hint ? hint : "");
     if (err)
         trim(err->text);
     return st;
@@ -114,7 +116,8 @@ enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms, struct ob_e
         if (left == 0 && !PQisBusy(conn->c))
             return OB_OK;
         if (!wait_socket(conn, left > 0 ? POLLIN | POLLOUT : POLLIN, deadline_ms)) {
-            ob_err_set(err, OB_DOWN, "no answer from the server within %lld ms", (long long)conn->timeout_ms);
+            ob_err_set(err, OB_DOWN, "no answer from the server within %lld ms",
+                       (long long)conn->timeout_ms);
             ob_pg_close(conn);
             return OB_DOWN;
         }
@@ -127,7 +130,8 @@ enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms, struct ob_e
 }
 
 /* Takes all results; the last one, or the first that failed, is the answer. */
-static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult **out, struct ob_err *err)
+static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult **out,
+                              struct ob_err *err)
 {
     int64_t deadline = ob_clock_mono_ms(conn->clock) + conn->timeout_ms;
     PGresult *keep = NULL;
@@ -142,7 +146,8 @@ static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult *
         if (!res)
             break;
         ExecStatusType got = PQresultStatus(res);
-        if (st == OB_OK && got != PGRES_TUPLES_OK && got != PGRES_COMMAND_OK && got != PGRES_SINGLE_TUPLE)
+        if (st == OB_OK && got != PGRES_TUPLES_OK && got != PGRES_COMMAND_OK &&
+            got != PGRES_SINGLE_TUPLE)
             st = ob_pg_fail(conn, res, what, err);
         PQclear(keep);
         keep = res;
@@ -156,8 +161,8 @@ static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult *
     return st;
 }
 
-enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params, size_t n, bool binary,
-                           PGresult **out, struct ob_err *err)
+enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params,
+                           size_t n, bool binary, PGresult **out, struct ob_err *err)
 {
     const char *values[PG_MAX_PARAMS];
     int lengths[PG_MAX_PARAMS], formats[PG_MAX_PARAMS];
@@ -170,9 +175,9 @@ enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct p
         lengths[i] = params[i].n;
         formats[i] = params[i].binary;
     }
-    int sent = n == 0 && !binary
-                   ? PQsendQuery(conn->c, sql)
-                   : PQsendQueryParams(conn->c, sql, (int)n, NULL, values, lengths, formats, binary);
+    int sent = n == 0 && !binary ? PQsendQuery(conn->c, sql)
+                                 : PQsendQueryParams(conn->c, sql, (int)n, NULL, values, lengths,
+                                                     formats, binary);
     if (!sent) {
         enum ob_status st = ob_pg_fail(conn, NULL, "sending", err);
         if (PQstatus(conn->c) == CONNECTION_BAD)
@@ -195,7 +200,8 @@ enum ob_status ob_pg_exec(struct pg_conn *conn, const char *sql, struct ob_err *
 void ob_pg_rollback(struct pg_conn *conn)
 {
     struct ob_err err;
-    if (conn->c && PQtransactionStatus(conn->c) != PQTRANS_IDLE && ob_pg_exec(conn, "rollback", &err) != OB_OK)
+    if (conn->c && PQtransactionStatus(conn->c) != PQTRANS_IDLE &&
+        ob_pg_exec(conn, "rollback", &err) != OB_OK)
         ob_pg_close(conn);
 }
 
@@ -207,7 +213,8 @@ static enum ob_status poll_connect(struct pg_conn *conn, struct ob_err *err)
     PostgresPollingStatusType p = PGRES_POLLING_WRITING;
     while (p != PGRES_POLLING_OK && p != PGRES_POLLING_FAILED) {
         if (!wait_socket(conn, p == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline))
-            return ob_err_set(err, OB_DOWN, "connecting: no answer within %lld ms", (long long)conn->timeout_ms);
+            return ob_err_set(err, OB_DOWN, "connecting: no answer within %lld ms",
+                              (long long)conn->timeout_ms);
         p = PQconnectPoll(conn->c);
     }
     if (p == PGRES_POLLING_OK)
@@ -217,34 +224,48 @@ static enum ob_status poll_connect(struct pg_conn *conn, struct ob_err *err)
     return OB_DOWN;
 }
 
-/* Two transactions of one session must reach one backend: else locks and prepared state are somebody else's. */
+/* Two transactions of one session must reach one backend: else locks and prepared state are
+ * somebody else's. */
 static enum ob_status check_pooler(struct pg_conn *conn, struct ob_err *err)
 {
     PGresult *a = NULL, *b = NULL;
-    enum ob_status st = ob_pg_query(conn, "select set_config('outbox.probe', pg_backend_pid()::text, false)", NULL, 0,
-                                    false, &a, err);
+    enum ob_status st =
+        ob_pg_query(conn, "select set_config('outbox.probe', pg_backend_pid()::text, false)", NULL,
+                    0, false, &a, err);
     if (st == OB_OK)
-        st = ob_pg_query(conn, "select current_setting('outbox.probe', true), pg_backend_pid()::text", NULL, 0, false,
-                         &b, err);
+        st = ob_pg_query(conn,
+                         "select current_setting('outbox.probe', true), pg_backend_pid()::text",
+                         NULL, 0, false, &b, err);
     if (st == OB_OK && (strcmp(PQgetvalue(a, 0, 0), PQgetvalue(b, 0, 0)) != 0 ||
                         strcmp(PQgetvalue(b, 0, 0), PQgetvalue(b, 0, 1)) != 0 ||
                         atoi(PQgetvalue(b, 0, 1)) != PQbackendPID(conn->c)))
         st = ob_err_set(err, OB_FATAL,
-                        "a pooler in transaction mode stands before the server; the relay needs a session of its own: "
+                        "a pooler in transaction mode stands before the server; the relay needs a "
+                        "session of its own: "
                         "connect to PostgreSQL directly, or to a pool in session mode");
     PQclear(a);
     PQclear(b);
     return st;
 }
 
-enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name, bool replication,
-                             const struct ob_clock *clock, int64_t timeout_ms, struct ob_err *err)
+enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name,
+                             bool replication, const struct ob_clock *clock, int64_t timeout_ms,
+                             struct ob_err *err)
 {
-    /* dbname first: it may be a whole connection string; what stands behind it wins over what it says. */
-    const char *keys[] = {"dbname",           "fallback_application_name", "keepalives",     "keepalives_idle",
-                          "keepalives_interval", "keepalives_count",      "tcp_user_timeout", "client_encoding",
-                          replication ? "replication" : NULL, NULL};
-    const char *values[] = {dsn, name, "1", "3", "1", "3", "6000", "UTF8", replication ? "database" : NULL, NULL};
+    /* dbname first: it may be a whole connection string; what stands behind it wins over what it
+     * says. */
+    const char *keys[] = {"dbname",
+                          "fallback_application_name",
+                          "keepalives",
+                          "keepalives_idle",
+                          "keepalives_interval",
+                          "keepalives_count",
+                          "tcp_user_timeout",
+                          "client_encoding",
+                          replication ? "replication" : NULL,
+                          NULL};
+    const char *values[] = {
+        dsn, name, "1", "3", "1", "3", "6000", "UTF8", replication ? "database" : NULL, NULL};
     conn->clock = clock;
     conn->timeout_ms = timeout_ms;
     conn->c = PQconnectStartParams(keys, values, 1);
@@ -260,14 +281,17 @@ enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *
     if (st == OB_OK && PQsetnonblocking(conn->c, 1) != 0)
         st = ob_err_set(err, OB_DOWN, "connection: cannot be made non-blocking");
     if (st == OB_OK && PQserverVersion(conn->c) < 130000)
-        st = ob_err_set(err, OB_FATAL, "PostgreSQL %d is too old: 13 or later is needed", PQserverVersion(conn->c));
+        st = ob_err_set(err, OB_FATAL, "PostgreSQL %d is too old: 13 or later is needed",
+                        PQserverVersion(conn->c));
     if (st == OB_OK && !replication)
-        st = ob_pg_exec(conn,
-                        "set time zone 'UTC'; set search_path = pg_catalog; set datestyle = iso; set "
-                        "statement_timeout = 0; set idle_in_transaction_session_timeout = 0; "
-                        "set lock_timeout = 5000; set tcp_keepalives_idle = 3; set tcp_keepalives_interval = 1; "
-                        "set tcp_keepalives_count = 3; set tcp_user_timeout = 6000; set extra_float_digits = 1",
-                        err);
+        st = ob_pg_exec(
+            conn,
+            "set time zone 'UTC'; set search_path = pg_catalog; set datestyle = iso; set "
+            "statement_timeout = 0; set idle_in_transaction_session_timeout = 0; "
+            "set lock_timeout = 5000; set tcp_keepalives_idle = 3; set tcp_keepalives_interval = "
+            "1; "
+            "set tcp_keepalives_count = 3; set tcp_user_timeout = 6000; set extra_float_digits = 1",
+            err);
     if (st == OB_OK && !replication)
         st = check_pooler(conn, err);
     if (st != OB_OK)

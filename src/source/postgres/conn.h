@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conn - one libpq connection: every call has a deadline, every failure says what to do.
  *
- * Thread: one at a time. The calls wait, at most until their deadline; a statement that does not come back in time ends the
- * connection (its outcome is then unknown to us, and says so). */
+ * Thread: one at a time. The calls wait, at most until their deadline; a statement that does not
+ * come back in time ends the connection (its outcome is then unknown to us, and says so). */
 #ifndef OB_SOURCE_POSTGRES_CONN_H
 #define OB_SOURCE_POSTGRES_CONN_H
 
@@ -26,32 +26,38 @@ struct pg_param {
 };
 
 #define PG_TEXT(z) ((struct pg_param){.p = (z)})
-#define PG_BIN(ptr, len) ((struct pg_param){.p = (const char *)(ptr), .n = (int)(len), .binary = true})
+#define PG_BIN(ptr, len)                                                                           \
+    ((struct pg_param){.p = (const char *)(ptr), .n = (int)(len), .binary = true})
 #define PG_NULL ((struct pg_param){0})
 #define PG_MAX_PARAMS 24
 
-/* Connects, with keepalives on both sides, and settles the session: time zone UTC, search_path empty, no idle time-outs.
- * replication: a walsender for logical decoding. OB_DOWN: not reachable; OB_FATAL: refused (password, pgbouncer
- * in transaction mode, a server that is too old), with the fix. */
-enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name, bool replication,
-                             const struct ob_clock *clock, int64_t timeout_ms, struct ob_err *err) OB_MUST_CHECK;
+/* Connects, with keepalives on both sides, and settles the session: time zone UTC, search_path
+ * empty, no idle time-outs. replication: a walsender for logical decoding. OB_DOWN: not reachable;
+ * OB_FATAL: refused (password, pgbouncer in transaction mode, a server that is too old), with the
+ * fix. */
+enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name,
+                             bool replication, const struct ob_clock *clock, int64_t timeout_ms,
+                             struct ob_err *err) OB_MUST_CHECK;
 void ob_pg_close(struct pg_conn *conn);
 /* PQsocket, or -1. */
 int ob_pg_fd(const struct pg_conn *conn);
 
-/* One statement; several without parameters. *out (may be NULL) belongs to the caller (PQclear). rows: binary
- * results. */
-enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params, size_t n, bool binary,
-                           PGresult **out, struct ob_err *err) OB_MUST_CHECK;
+/* One statement; several without parameters. *out (may be NULL) belongs to the caller (PQclear).
+ * rows: binary results. */
+enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params,
+                           size_t n, bool binary, PGresult **out, struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_pg_exec(struct pg_conn *conn, const char *sql, struct ob_err *err) OB_MUST_CHECK;
 /* Rolls back if a transaction is open; harmless otherwise. */
 void ob_pg_rollback(struct pg_conn *conn);
 
-/* Waits until the connection has a whole result, at most until the deadline (mono ms). OB_DOWN: it is gone or late;
- * the connection is closed. */
-enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms, struct ob_err *err) OB_MUST_CHECK;
-/* Sets err from a failed result (res NULL: from the connection) and says what to do, by SQLSTATE. */
-enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what, struct ob_err *err);
+/* Waits until the connection has a whole result, at most until the deadline (mono ms). OB_DOWN: it
+ * is gone or late; the connection is closed. */
+enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms,
+                          struct ob_err *err) OB_MUST_CHECK;
+/* Sets err from a failed result (res NULL: from the connection) and says what to do, by SQLSTATE.
+ */
+enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what,
+                          struct ob_err *err);
 /* SQLSTATE of a result, "" if none. */
 const char *ob_pg_state(const PGresult *res);
 

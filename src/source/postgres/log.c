@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log - mode log: order is the number, visibility decides the set (docs/sources/postgres.md has the proof).
+/* log - mode log: order is the number, visibility decides the set (docs/sources/postgres.md has the
+ * proof).
  *
- * The position is (pos, snap) and, while a pass over late rows takes several pages, (late_pos, late_snap). A round is one
- * REPEATABLE READ transaction on its own session, pipelined in one round trip: LATE (numbers at or below pos that
- * became visible since snap), then MAIN (numbers above pos). LATE comes before MAIN, always. The next round is
- * asked for as soon as a full page is here, so the server works while the events are routed.
+ * The position is (pos, snap) and, while a pass over late rows takes several pages, (late_pos,
+ * late_snap). A round is one REPEATABLE READ transaction on its own session, pipelined in one round
+ * trip: LATE (numbers at or below pos that became visible since snap), then MAIN (numbers above
+ * pos). LATE comes before MAIN, always. The next round is asked for as soon as a full page is here,
+ * so the server works while the events are routed.
  *
- * Each claimed event has an ordinal (its ref); `entries` maps it to the cursor that is valid once everything up to it is settled. */
+ * Each claimed event has an ordinal (its ref); `entries` maps it to the cursor that is valid once
+ * everything up to it is settled. */
 #include "source/postgres/log.h"
 
 #include "core/uuid.h"
@@ -15,27 +18,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define INLINE_MAX "8192" /* larger payloads are fetched one by one, so that a page has a size that is known */
-#define COLUMNS                                                                                                        \
-    "e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.key, e.tenant, e.topic, "                               \
-    "case when octet_length(e.payload) <= " INLINE_MAX " then e.payload end, octet_length(e.payload), "               \
-    "e.payload_kind, e.headers, e.metadata, e.entity_version, e.schema_version, e.max_attempts, e.created_at, e.xid"
+#define INLINE_MAX                                                                                 \
+    "8192" /* larger payloads are fetched one by one, so that a page has a size that is known */
+#define COLUMNS                                                                                    \
+    "e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.key, e.tenant, e.topic, "            \
+    "case when octet_length(e.payload) <= " INLINE_MAX                                             \
+    " then e.payload end, octet_length(e.payload), "                                               \
+    "e.payload_kind, e.headers, e.metadata, e.entity_version, e.schema_version, e.max_attempts, "  \
+    "e.created_at, e.xid"
 
 static const char *const statements[][2] = {
     {"late_first",
-     "with l as materialized (select x from pg_snapshot_xip($2::pg_snapshot) x where pg_visible_in_snapshot(x, "
-     "pg_current_snapshot()) union select xid from outbox.event where xid >= pg_snapshot_xmax($2::pg_snapshot) and "
+     "with l as materialized (select x from pg_snapshot_xip($2::pg_snapshot) x where "
+     "pg_visible_in_snapshot(x, "
+     "pg_current_snapshot()) union select xid from outbox.event where xid >= "
+     "pg_snapshot_xmax($2::pg_snapshot) and "
      "xid < least(pg_snapshot_xmax(pg_current_snapshot()), $4::text::xid8) and seq <= $1::bigint) "
-     "select " COLUMNS " from l cross join lateral (select * from outbox.event where (xid, seq) > (l.x, $3::bigint) and "
-     "(xid, seq) <= (l.x, $1::bigint) order by xid, seq limit $5::bigint) e order by e.seq limit $5::bigint"},
+     "select " COLUMNS " from l cross join lateral (select * from outbox.event where (xid, seq) > "
+                       "(l.x, $3::bigint) and "
+     "(xid, seq) <= (l.x, $1::bigint) order by xid, seq limit $5::bigint) e order by e.seq limit "
+     "$5::bigint"},
     {"late_next",
-     "with l as materialized (select x from pg_snapshot_xip($2::pg_snapshot) x where pg_visible_in_snapshot(x, "
-     "$6::pg_snapshot) union select xid from outbox.event where xid >= pg_snapshot_xmax($2::pg_snapshot) and "
+     "with l as materialized (select x from pg_snapshot_xip($2::pg_snapshot) x where "
+     "pg_visible_in_snapshot(x, "
+     "$6::pg_snapshot) union select xid from outbox.event where xid >= "
+     "pg_snapshot_xmax($2::pg_snapshot) and "
      "xid < least(pg_snapshot_xmax($6::pg_snapshot), $4::text::xid8) and seq <= $1::bigint and "
      "pg_visible_in_snapshot(xid, $6::pg_snapshot)) "
-     "select " COLUMNS " from l cross join lateral (select * from outbox.event where (xid, seq) > (l.x, $3::bigint) and "
-     "(xid, seq) <= (l.x, $1::bigint) order by xid, seq limit $5::bigint) e order by e.seq limit $5::bigint"},
-    {"main", "select " COLUMNS " from outbox.event e where e.seq > $1::bigint order by e.seq limit $2::bigint"},
+     "select " COLUMNS " from l cross join lateral (select * from outbox.event where (xid, seq) > "
+                       "(l.x, $3::bigint) and "
+     "(xid, seq) <= (l.x, $1::bigint) order by xid, seq limit $5::bigint) e order by e.seq limit "
+     "$5::bigint"},
+    {"main", "select " COLUMNS
+             " from outbox.event e where e.seq > $1::bigint order by e.seq limit $2::bigint"},
     {"snapshot", "select pg_current_snapshot()::text"},
     {"begin", "begin isolation level repeatable read read only"},
     {"commit", "commit"},
@@ -119,10 +134,6 @@ static void entries_drop(struct log_state *l, uint64_t to)
 
 /* ---- pages ---- */
 
-struct page_ref {
-    PGresult *res;
-};
-
 static void page_drop(void *arg)
 {
     PQclear(arg);
@@ -148,6 +159,7 @@ static bool row_event(const PGresult *res, int row, struct ob_arena *arena, stru
     char kind = PQgetlength(res, row, 10) == 1 ? PQgetvalue(res, row, 10)[0] : 'b';
     bool none = ob_pg_null(res, row, 9);
     *ev = (struct ob_event){
+        .seq = (uint64_t)ob_pg_i64(res, row, 0),
         .id = {id, 36},
         .type = text(res, row, 2),
         .aggregate_type = text(res, row, 3),
@@ -156,7 +168,7 @@ static bool row_event(const PGresult *res, int row, struct ob_arena *arena, stru
         .tenant = text(res, row, 6),
         .topic = text(res, row, 7),
         .payload = text(res, row, 8),
-        .payload_kind = none           ? OB_PAYLOAD_NULL
+        .payload_kind = none          ? OB_PAYLOAD_NULL
                         : kind == 'j' ? OB_PAYLOAD_JSON
                         : kind == 't' ? OB_PAYLOAD_TEXT
                                       : OB_PAYLOAD_BYTES,
@@ -171,19 +183,20 @@ static bool row_event(const PGresult *res, int row, struct ob_arena *arena, stru
 }
 
 /* A payload that was too large for the page. */
-static enum ob_status fetch_big(struct pg_conn *conn, int64_t seq, struct ob_arena *arena, struct ob_event *ev,
-                                struct ob_err *err)
+static enum ob_status fetch_big(struct pg_conn *conn, int64_t seq, struct ob_arena *arena,
+                                struct ob_event *ev, struct ob_err *err)
 {
     char number[24];
     PGresult *res = NULL;
     snprintf(number, sizeof(number), "%" PRId64, seq);
     const struct pg_param p[] = {PG_TEXT(number)};
-    enum ob_status st =
-        ob_pg_query(conn, "select payload from outbox.event where seq = $1::bigint", p, 1, true, &res, err);
+    enum ob_status st = ob_pg_query(conn, "select payload from outbox.event where seq = $1::bigint",
+                                    p, 1, true, &res, err);
     if (st == OB_OK && PQntuples(res) == 1) {
         ev->payload = ob_arena_copy(arena, ob_pg_str(res, 0, 0));
         if (!ev->payload.p)
-            st = ob_err_set(err, OB_DOWN, "no memory for a payload of %d bytes", PQgetlength(res, 0, 0));
+            st = ob_err_set(err, OB_DOWN, "no memory for a payload of %d bytes",
+                            PQgetlength(res, 0, 0));
     }
     PQclear(res);
     return st;
@@ -194,10 +207,10 @@ static bool is_big(const PGresult *res, int row)
     return ob_pg_null(res, row, 8) && !ob_pg_null(res, row, 9);
 }
 
-/* Rows [*row, …) of a result as a batch: at most max, and about max_bytes. The batch takes the result when it has all of
- * the rest. */
-static enum ob_status rows_to_batch(struct ob_source *s, PGresult *res, int from, size_t max, size_t max_bytes,
-                                    struct ob_batch **out, struct ob_err *err)
+/* Rows [*row, …) of a result as a batch: at most max, and about max_bytes. The batch takes the
+ * result when it has all of the rest. */
+static enum ob_status rows_to_batch(struct ob_source *s, PGresult *res, int from, size_t max,
+                                    size_t max_bytes, struct ob_batch **out, struct ob_err *err)
 {
     struct log_state *l = s->state;
     int total = PQntuples(res), n = 0;
@@ -238,7 +251,8 @@ static enum ob_status lost(struct ob_source *s, const char *what, struct ob_err 
     return OB_FENCED;
 }
 
-static bool send_named(struct log_state *l, const char *name, int n, const char *const *values, int binary)
+static bool send_named(struct log_state *l, const char *name, int n, const char *const *values,
+                       int binary)
 {
     return PQsendQueryPrepared(l->rd.c, name, n, values, NULL, NULL, binary) == 1;
 }
@@ -255,11 +269,15 @@ static enum ob_status send_round(struct ob_source *s, struct ob_err *err)
     snprintf(page, sizeof(page), "%" PRId64, s->conf->page);
     /* A fence counts for snapshots that were read before it was given. */
     const char *bound = s->fence > l->fence_seen ? fence : NULL;
-    const char *const late[] = {pos, at->snap->text, late_pos, bound, page, pass ? at->late_snap->text : NULL};
+    const char *const late[] = {pos,   at->snap->text, late_pos,
+                                bound, page,           pass ? at->late_snap->text : NULL};
     const char *const main_values[] = {pos, page};
-    bool ok = send_named(l, "begin", 0, NULL, 0) && send_named(l, pass ? "late_next" : "late_first", pass ? 6 : 5, late, 1) &&
-              send_named(l, "snapshot", 0, NULL, 0) && (pass || send_named(l, "main", 2, main_values, 1)) &&
-              send_named(l, "commit", 0, NULL, 0) && PQpipelineSync(l->rd.c) == 1 && PQflush(l->rd.c) >= 0;
+    bool ok = send_named(l, "begin", 0, NULL, 0) &&
+              send_named(l, pass ? "late_next" : "late_first", pass ? 6 : 5, late, 1) &&
+              send_named(l, "snapshot", 0, NULL, 0) &&
+              (pass || send_named(l, "main", 2, main_values, 1)) &&
+              send_named(l, "commit", 0, NULL, 0) && PQpipelineSync(l->rd.c) == 1 &&
+              PQflush(l->rd.c) >= 0;
     if (!ok)
         return lost(s, "asking for events", err);
     l->fence_asked = s->fence;
@@ -294,7 +312,10 @@ static enum ob_status receive(struct ob_source *s, struct ob_err *err)
             continue;
         }
         int step = l->step++;
-        PGresult **keep = step == 1 ? &l->late : step == 2 ? &l->snap_res : step == 3 && !l->asked_pass ? &l->main : NULL;
+        PGresult **keep = step == 1                     ? &l->late
+                          : step == 2                   ? &l->snap_res
+                          : step == 3 && !l->asked_pass ? &l->main
+                                                        : NULL;
         if (keep) {
             PQclear(*keep);
             *keep = res;
@@ -334,7 +355,8 @@ static enum ob_status finish_round(struct ob_source *s, struct ob_err *err)
         return st;
     }
     bool full = PQntuples(l->late) >= s->conf->page, ok = true;
-    struct snap *q = l->asked_pass ? snap_ref(l->at.late_snap) : snap_new(PQgetvalue(l->snap_res, 0, 0));
+    struct snap *q =
+        l->asked_pass ? snap_ref(l->at.late_snap) : snap_new(PQgetvalue(l->snap_res, 0, 0));
     if (!q)
         return ob_err_set(err, OB_DOWN, "no memory");
     struct place at = {0};
@@ -380,8 +402,8 @@ static void set_page(struct log_state *l)
 
 /* ---- the reader ---- */
 
-static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_bytes, struct ob_batch **out,
-                                struct ob_err *err)
+static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_bytes,
+                                struct ob_batch **out, struct ob_err *err)
 {
     struct log_state *l = s->state;
     enum ob_status st = ob_pg_owned(s, err);
@@ -419,11 +441,14 @@ static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_byte
     l->idle_ms = 0;
     l->poll_at = now + 2;
     if (l->row >= PQntuples(l->page)) {
-        ob_batch_keep(*out, page_drop, l->page, PQresultMemorySize(l->page));
+        if (!ob_arena_keep((*out)->arena, page_drop, l->page, PQresultMemorySize(l->page)))
+            return lost(s, "no memory for a page of events", err);
         l->page = NULL;
         set_page(l);
+        /* The server works on the next page meanwhile. A failure to ask shows with the next claim.
+         */
         if (!l->page && l->more && !l->asked)
-            return send_round(s, err) == OB_OK ? OB_OK : OB_OK; /* a failure shows with the next claim */
+            (void)!send_round(s, err);
         return OB_OK;
     }
     /* The rest of the page stays here: this batch needs bytes of its own. */
@@ -464,10 +489,11 @@ static enum ob_status load_place(struct ob_source *s, struct ob_err *err)
     PGresult *res = NULL;
     snprintf(shard, sizeof(shard), "%u", s->shard);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard)};
-    enum ob_status st = ob_pg_query(&s->sql,
-                                    "select pos, snap::text, late_pos, late_snap::text, base, coalesce(fence::text, '0') from "
-                                    "outbox.cursor where pipeline = $1 and shard = $2::int",
-                                    p, 2, false, &res, err);
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select pos, snap::text, late_pos, late_snap::text, base, coalesce(fence::text, '0') from "
+        "outbox.cursor where pipeline = $1 and shard = $2::int",
+        p, 2, false, &res, err);
     if (st != OB_OK)
         return st;
     l->durable.pos = strtoll(PQgetvalue(res, 0, 0), NULL, 10);
@@ -491,7 +517,8 @@ static enum ob_status log_start(struct ob_source *s, struct ob_err *err)
     s->state = l;
     enum ob_status st = load_place(s, err);
     if (st == OB_OK)
-        st = ob_pg_connect(&l->rd, s->conf->dsn, "outbox reader", false, s->clock, s->conf->timeout_ms, err);
+        st = ob_pg_connect(&l->rd, s->conf->dsn, "outbox reader", false, s->clock,
+                           s->conf->timeout_ms, err);
     for (size_t i = 0; st == OB_OK && i < N_STATEMENTS; i++) {
         PGresult *res = PQprepare(l->rd.c, statements[i][0], statements[i][1], 0, NULL);
         if (PQresultStatus(res) != PGRES_COMMAND_OK)
@@ -567,13 +594,12 @@ static void log_settled(struct ob_source *s, const struct ob_settle *settle)
 
 static void log_ref(const struct ob_source *s, const struct ob_event *ev, struct ob_buf *out)
 {
-    const struct log_state *l = s->state;
-    (void)l;
+    (void)s;
     ob_buf_printf(out, "%" PRIu64, ev->seq);
 }
 
-static enum ob_status log_fetch(struct ob_source *s, const struct ob_str *refs, size_t n, struct ob_batch *batch,
-                                struct ob_err *err)
+static enum ob_status log_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
+                                struct ob_batch *batch, struct ob_err *err)
 {
     PGresult *res = NULL;
     ob_pg_array_begin(&s->array[0]);
@@ -581,7 +607,8 @@ static enum ob_status log_fetch(struct ob_source *s, const struct ob_str *refs, 
         ob_pg_array_add(&s->array[0], refs[i]);
     const struct pg_param p[] = {PG_TEXT(ob_pg_array_end(&s->array[0]))};
     enum ob_status st = ob_pg_query(&s->sql,
-                                    "select " COLUMNS ", t.i from unnest($1::bigint[]) with ordinality as t(seq, i) "
+                                    "select " COLUMNS
+                                    ", t.i from unnest($1::bigint[]) with ordinality as t(seq, i) "
                                     "join outbox.event e on e.seq = t.seq",
                                     p, 1, true, &res, err);
     for (size_t i = 0; i < n; i++)
@@ -593,26 +620,28 @@ static enum ob_status log_fetch(struct ob_source *s, const struct ob_str *refs, 
         else if (is_big(res, row))
             st = fetch_big(&s->sql, ob_pg_i64(res, row, 0), batch->arena, ev, err);
     }
-    if (st == OB_OK)
-        ob_batch_keep(batch, page_drop, res, PQresultMemorySize(res));
-    else
-        PQclear(res);
-    return st;
+    if (st == OB_OK && ob_arena_keep(batch->arena, page_drop, res, PQresultMemorySize(res)))
+        return OB_OK;
+    PQclear(res);
+    return st == OB_OK ? ob_err_set(err, OB_DOWN, "no memory for a page of events") : st;
 }
 
-static enum ob_status log_status(struct ob_source *s, struct ob_source_status *out, struct ob_err *err)
+static enum ob_status log_status(struct ob_source *s, struct ob_source_status *out,
+                                 struct ob_err *err)
 {
     const struct log_state *l = s->state;
     PGresult *res = NULL;
     char pos[24];
     snprintf(pos, sizeof(pos), "%" PRId64, l->durable.pos);
     const struct pg_param p[] = {PG_TEXT(pos)};
-    enum ob_status st = ob_pg_query(
-        &s->sql,
-        "select greatest(0, coalesce((select last_value from pg_sequences where schemaname = 'outbox' and sequencename = "
-        "'event_seq_seq'), 0) - $1::bigint)::bigint, (select (extract(epoch from clock_timestamp() - created_at) * "
-        "1000)::bigint from outbox.event where seq > $1::bigint order by seq limit 1)",
-        p, 1, true, &res, err);
+    enum ob_status st =
+        ob_pg_query(&s->sql,
+                    "select greatest(0, coalesce((select last_value from pg_sequences where "
+                    "schemaname = 'outbox' and sequencename = "
+                    "'event_seq_seq'), 0) - $1::bigint)::bigint, (select (extract(epoch from "
+                    "clock_timestamp() - created_at) * "
+                    "1000)::bigint from outbox.event where seq > $1::bigint order by seq limit 1)",
+                    p, 1, true, &res, err);
     if (st == OB_OK) {
         out->lag_ms = ob_pg_null(res, 0, 1) ? 0 : ob_pg_i64(res, 0, 1);
         out->pending = ob_pg_null(res, 0, 1) ? 0 : ob_pg_i64(res, 0, 0);

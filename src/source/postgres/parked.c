@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parked - reading events that wait. outbox.parked_key has one row per held hash, so that neither a look-up nor a drain
- * depends on how many events wait behind the first. */
+/* parked - reading events that wait. outbox.parked_key has one row per held hash, so that neither a
+ * look-up nor a drain depends on how many events wait behind the first. */
 #include "source/postgres/pg.h"
 
 #include <inttypes.h>
@@ -17,7 +17,8 @@ static void shard_params(const struct ob_source *s, char shards[12], char shard[
     snprintf(shard, 12, "%u", s->shard);
 }
 
-enum ob_status ob_pg_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held, struct ob_err *err)
+enum ob_status ob_pg_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
+                          struct ob_err *err)
 {
     enum ob_status st = ob_pg_owned(s, err);
     PGresult *res = NULL;
@@ -27,7 +28,8 @@ enum ob_status ob_pg_held(struct ob_source *s, const uint64_t *hashes, size_t n,
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_buf_z(&s->array[0]))};
     st = ob_pg_query(&s->sql,
                      "select t.i from unnest($2::bigint[]) with ordinality as t(hash, i) "
-                     "where exists (select 1 from outbox.parked_key k where k.pipeline = $1 and k.hash = t.hash)",
+                     "where exists (select 1 from outbox.parked_key k where k.pipeline = $1 and "
+                     "k.hash = t.hash)",
                      p, 2, true, &res, err);
     for (int i = 0; st == OB_OK && i < PQntuples(res); i++)
         held[ob_pg_i64(res, i, 0) - 1] = true;
@@ -47,10 +49,11 @@ enum ob_status ob_pg_next_due(struct ob_source *s, int64_t *due_ms, struct ob_er
     PGresult *res = NULL;
     shard_params(s, shards, shard);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(shard)};
-    enum ob_status st = ob_pg_query(&s->sql,
-                                    "select due_at from outbox.parked_key where pipeline = $1 and blocked_dest = 0 and " MINE
-                                    " order by due_at limit 1",
-                                    p, 3, true, &res, err);
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select due_at from outbox.parked_key where pipeline = $1 and blocked_dest = 0 and " MINE
+        " order by due_at limit 1",
+        p, 3, true, &res, err);
     if (st == OB_OK)
         *due_ms = PQntuples(res) > 0 ? due_of(res, 0, 0) : INT64_MAX;
     PQclear(res);
@@ -63,24 +66,28 @@ struct drain {
     uint64_t keys[KEYS];
 };
 
-/* Keys that wait for dest and may be tried, earliest first. *next: time of the first that is not due. */
-static enum ob_status find_keys(struct ob_source *s, uint64_t dest, int64_t now_ms, bool (*skip)(void *, uint64_t), void *user,
-                                struct drain *d, int64_t *next, struct ob_err *err)
+/* Keys that wait for dest and may be tried, earliest first. *next: time of the first that is not
+ * due. */
+static enum ob_status find_keys(struct ob_source *s, uint64_t dest, int64_t now_ms,
+                                bool (*skip)(void *, uint64_t), void *user, struct drain *d,
+                                int64_t *next, struct ob_err *err)
 {
     char shards[12], shard[12], dest_text[24], limit[12];
     shard_params(s, shards, shard);
     snprintf(dest_text, sizeof(dest_text), "%" PRId64, (int64_t)dest);
     size_t look = KEYS;
     *next = INT64_MAX;
-    for (;;) { /* those in the window come first and are passed over: look further if they are all */
+    for (;
+         ;) { /* those in the window come first and are passed over: look further if they are all */
         PGresult *res = NULL;
         snprintf(limit, sizeof(limit), "%zu", look);
-        const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(shard), PG_TEXT(dest_text),
-                                     PG_TEXT(limit)};
-        enum ob_status st = ob_pg_query(&s->sql,
-                                        "select hash, due_at from outbox.parked_key where pipeline = $1 and "
-                                        "blocked_dest = $4::bigint and " MINE " order by due_at limit $5::bigint",
-                                        p, 5, true, &res, err);
+        const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(shard),
+                                     PG_TEXT(dest_text), PG_TEXT(limit)};
+        enum ob_status st =
+            ob_pg_query(&s->sql,
+                        "select hash, due_at from outbox.parked_key where pipeline = $1 and "
+                        "blocked_dest = $4::bigint and " MINE " order by due_at limit $5::bigint",
+                        p, 5, true, &res, err);
         if (st != OB_OK)
             return st;
         int rows = PQntuples(res);
@@ -106,23 +113,30 @@ static enum ob_status find_keys(struct ob_source *s, uint64_t dest, int64_t now_
     }
 }
 
-static enum ob_status find_rows(struct ob_source *s, const struct drain *d, PGresult **out, struct ob_err *err)
+static enum ob_status find_rows(struct ob_source *s, const struct drain *d, PGresult **out,
+                                struct ob_err *err)
 {
     char per_key[24], max[24];
     ob_pg_array_i64(&s->array[0], (const int64_t *)d->keys, d->n_keys);
-    snprintf(per_key, sizeof(per_key), "%zu", d->per_key + 1); /* one more tells whether more are left */
+    snprintf(per_key, sizeof(per_key), "%zu",
+             d->per_key + 1); /* one more tells whether more are left */
     snprintf(max, sizeof(max), "%zu", d->max + 1);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_buf_z(&s->array[0])), PG_TEXT(per_key), PG_TEXT(max)};
-    return ob_pg_query(&s->sql,
-                       "select p.n, p.hash, p.attempts, p.ref from unnest($2::bigint[]) with ordinality as k(hash, i) "
-                       "cross join lateral (select n, hash, attempts, ref from outbox.parked where pipeline = $1 and "
-                       "hash = k.hash order by n limit $3::bigint) p order by k.i, p.n limit $4::bigint",
-                       p, 4, true, out, err);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_buf_z(&s->array[0])),
+                                 PG_TEXT(per_key), PG_TEXT(max)};
+    return ob_pg_query(
+        &s->sql,
+        "select p.n, p.hash, p.attempts, p.ref from unnest($2::bigint[]) with ordinality as "
+        "k(hash, i) "
+        "cross join lateral (select n, hash, attempts, ref from outbox.parked where pipeline = $1 "
+        "and "
+        "hash = k.hash order by n limit $3::bigint) p order by k.i, p.n limit $4::bigint",
+        p, 4, true, out, err);
 }
 
-/* Chooses the rows that fit and says of each hash whether rows are left behind. Returns how many. */
-static size_t choose(const struct drain *d, const PGresult *rows, struct ob_batch *batch, struct ob_str *refs,
-                     int *from)
+/* Chooses the rows that fit and says of each hash whether rows are left behind. Returns how many.
+ */
+static size_t choose(const struct drain *d, const PGresult *rows, struct ob_batch *batch,
+                     struct ob_str *refs, int *from)
 {
     size_t n = 0, in_key = 0;
     int total = PQntuples(rows);
@@ -159,8 +173,10 @@ static void attach(const PGresult *rows, const int *from, size_t n, struct ob_ba
     }
 }
 
-/* A row whose event is gone from its table cannot be delivered: it is dead with that reason, not forgotten. */
-static enum ob_status bury_gone(struct ob_source *s, const struct ob_batch *batch, size_t n, struct ob_err *err)
+/* A row whose event is gone from its table cannot be delivered: it is dead with that reason, not
+ * forgotten. */
+static enum ob_status bury_gone(struct ob_source *s, const struct ob_batch *batch, size_t n,
+                                struct ob_err *err)
 {
     size_t gone = 0;
     ob_pg_array_begin(&s->array[0]);
@@ -177,13 +193,16 @@ static enum ob_status bury_gone(struct ob_source *s, const struct ob_batch *batc
         return OB_OK;
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_buf_z(&s->array[0]))};
     ob_log(s->log, OB_LOG_ERROR, "source.gone", OB_KI("events", gone));
-    return ob_pg_query(&s->sql,
-                       "with gone as (delete from outbox.parked where pipeline = $1 and n = any($2::bigint[]) returning *), "
-                       "dead as (insert into outbox.dead (pipeline, n, ref, hash, id, type, key, tenant, attempts, error, history, "
-                       "destination, state) select pipeline, n, ref, hash, ref, '', '', '', attempts, "
-                       "'its row is gone from the table: ' || reason, history, destination, 'dead' from gone) "
-                       "select outbox.rekey($1, array_agg(hash)) from gone",
-                       p, 2, false, NULL, err);
+    return ob_pg_query(
+        &s->sql,
+        "with gone as (delete from outbox.parked where pipeline = $1 and n = any($2::bigint[]) "
+        "returning *), "
+        "dead as (insert into outbox.dead (pipeline, n, ref, hash, id, type, key, tenant, "
+        "attempts, error, history, "
+        "destination, state) select pipeline, n, ref, hash, ref, '', '', '', attempts, "
+        "'its row is gone from the table: ' || reason, history, destination, 'dead' from gone) "
+        "select outbox.rekey($1, array_agg(hash)) from gone",
+        p, 2, false, NULL, err);
 }
 
 /* Events that are gone leave the batch. */
@@ -195,8 +214,8 @@ static void squeeze(struct ob_batch *batch, size_t n)
             batch->events[batch->n++] = batch->events[i];
 }
 
-static enum ob_status load(struct ob_source *s, const struct drain *d, const PGresult *rows, struct ob_batch **out,
-                           struct ob_err *err)
+static enum ob_status load(struct ob_source *s, const struct drain *d, const PGresult *rows,
+                           struct ob_batch **out, struct ob_err *err)
 {
     size_t cap = (size_t)PQntuples(rows);
     struct ob_batch *batch = ob_batch_new(cap ? cap : 1, (size_t)2 << 30);
@@ -225,9 +244,9 @@ done:
     return st == OB_OK ? OB_AGAIN : st;
 }
 
-enum ob_status ob_pg_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_ms, size_t max, size_t per_key,
-                           bool (*skip)(void *user, uint64_t hash), void *user, struct ob_batch **out,
-                           int64_t *next_due_ms, struct ob_err *err)
+enum ob_status ob_pg_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_ms, size_t max,
+                           size_t per_key, bool (*skip)(void *user, uint64_t hash), void *user,
+                           struct ob_batch **out, int64_t *next_due_ms, struct ob_err *err)
 {
     struct drain d = {.max = max > 1000 ? 1000 : max, .per_key = per_key ? per_key : 1};
     enum ob_status st = ob_pg_owned(s, err);
@@ -252,8 +271,8 @@ enum ob_status ob_pg_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_
     return st;
 }
 
-enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max, size_t *n,
-                             struct ob_err *err)
+enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max,
+                             size_t *n, struct ob_err *err)
 {
     char shards[12], shard[12], after_text[24], limit[24];
     PGresult *res = NULL;
@@ -264,17 +283,21 @@ enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dest
     /* Unsigned order: flip the sign bit. A loose scan: one probe of the index per destination. */
     snprintf(after_text, sizeof(after_text), "%" PRId64, (int64_t)(after ^ ((uint64_t)1 << 63)));
     snprintf(limit, sizeof(limit), "%zu", max);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(shard), PG_TEXT(after_text),
-                                 PG_TEXT(limit)};
-    st = ob_pg_query(&s->sql,
-                     "with recursive d(dest) as ((select blocked_dest from outbox.parked_key where pipeline = $1 order by "
-                     "blocked_dest limit 1) union all select (select blocked_dest from outbox.parked_key where "
-                     "pipeline = $1 and blocked_dest > d.dest order by blocked_dest limit 1) from d where d.dest is "
-                     "not null) select dest from d where dest not in (0, -1) and "
-                     "(dest # (-9223372036854775808)::bigint) > $4::bigint and exists (select 1 from outbox.parked_key "
-                     "where pipeline = $1 and blocked_dest = dest and " MINE ") "
-                     "order by dest # (-9223372036854775808)::bigint limit $5::bigint",
-                     p, 5, true, &res, err);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(shard),
+                                 PG_TEXT(after_text), PG_TEXT(limit)};
+    st = ob_pg_query(
+        &s->sql,
+        "with recursive d(dest) as ((select blocked_dest from outbox.parked_key where pipeline = "
+        "$1 order by "
+        "blocked_dest limit 1) union all select (select blocked_dest from outbox.parked_key where "
+        "pipeline = $1 and blocked_dest > d.dest order by blocked_dest limit 1) from d where "
+        "d.dest is "
+        "not null) select dest from d where dest not in (0, -1) and "
+        "(dest # (-9223372036854775808)::bigint) > $4::bigint and exists (select 1 from "
+        "outbox.parked_key "
+        "where pipeline = $1 and blocked_dest = dest and " MINE ") "
+        "order by dest # (-9223372036854775808)::bigint limit $5::bigint",
+        p, 5, true, &res, err);
     if (st == OB_OK) {
         *n = 0;
         for (int i = 0; i < PQntuples(res) && *n < max; i++)

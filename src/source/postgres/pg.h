@@ -7,10 +7,11 @@
  *     log.c     mode log: cursor + snapshot   status.c   numbers for people
  *     admin*.c  what people do
  *
- * 64-bit hashes and destinations are stored as signed bigint, bit for bit; 0 is "only time", -1 is OB_DEST_DEAD.
+ * 64-bit hashes and destinations are stored as signed bigint, bit for bit; 0 is "only time", -1 is
+ * OB_DEST_DEAD.
  *
- * Two sessions: `sql` holds the lock and does everything that writes; a reader has its own. After any reconnect all
- * positions in memory are thrown away and loaded again (own.c). */
+ * Two sessions: `sql` holds the lock and does everything that writes; a reader has its own. After
+ * any reconnect all positions in memory are thrown away and loaded again (own.c). */
 #ifndef OB_SOURCE_POSTGRES_PG_H
 #define OB_SOURCE_POSTGRES_PG_H
 
@@ -63,21 +64,23 @@ struct pg_reader {
     void (*stop)(struct ob_source *s); /* forgets everything; harmless twice */
     int (*wait_fd)(const struct ob_source *s);
     int64_t (*wake_at)(const struct ob_source *s);
-    enum ob_status (*claim)(struct ob_source *s, size_t max, size_t max_bytes, struct ob_batch **out,
-                            struct ob_err *err);
+    enum ob_status (*claim)(struct ob_source *s, size_t max, size_t max_bytes,
+                            struct ob_batch **out, struct ob_err *err);
     void (*rewind)(struct ob_source *s);
     bool (*already)(const struct ob_source *s, uint64_t ref, uint64_t hash);
-    /* Where the cursor goes with this settle; out is all NULL before. Texts live until settled(). */
+    /* Where the cursor goes with this settle; out is all NULL before. Texts live until settled().
+     */
     void (*cursor)(struct ob_source *s, const struct ob_settle *settle, struct pg_cursor *out);
-    /* Inside the settle's transaction, behind the fence: marks in another system's table. NULL: none. */
+    /* Inside the settle's transaction, behind the fence: marks in another system's table. NULL:
+     * none. */
     enum ob_status (*mark)(struct ob_source *s, const struct ob_settle *settle, struct ob_err *err);
     /* The transaction was committed. */
     void (*settled)(struct ob_source *s, const struct ob_settle *settle);
     /* How parked and dead rows name an event, as text. */
     void (*ref)(const struct ob_source *s, const struct ob_event *ev, struct ob_buf *out);
     /* Events of these refs, in this order, into batch (events[i].id.p NULL: gone). */
-    enum ob_status (*fetch)(struct ob_source *s, const struct ob_str *refs, size_t n, struct ob_batch *batch,
-                            struct ob_err *err);
+    enum ob_status (*fetch)(struct ob_source *s, const struct ob_str *refs, size_t n,
+                            struct ob_batch *batch, struct ob_err *err);
     enum ob_status (*status)(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
 };
 
@@ -85,7 +88,8 @@ extern const struct pg_reader ob_pg_log;
 
 /* own.c */
 enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err);
-enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused, struct ob_err *err);
+enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused,
+                          struct ob_err *err);
 void ob_pg_disown(struct ob_source *s);
 /* The session is gone or the shard is not ours: nothing in memory counts any more. */
 void ob_pg_lost(struct ob_source *s);
@@ -94,16 +98,19 @@ enum ob_status ob_pg_owned(struct ob_source *s, struct ob_err *err) OB_MUST_CHEC
 int64_t ob_pg_wall_ms(const struct ob_source *s);
 
 /* settle.c */
-enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out, struct ob_err *err);
+enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,
+                            struct ob_err *err);
 /* record.c: parked and dead rows, keys; inside a transaction. */
-enum ob_status ob_pg_record(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out, struct ob_err *err);
+enum ob_status ob_pg_record(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,
+                            struct ob_err *err);
 /* parked.c */
-enum ob_status ob_pg_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held, struct ob_err *err);
-enum ob_status ob_pg_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_ms, size_t max, size_t per_key,
-                           bool (*skip)(void *user, uint64_t hash), void *user, struct ob_batch **out,
-                           int64_t *next_due_ms, struct ob_err *err);
-enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max, size_t *n,
-                             struct ob_err *err);
+enum ob_status ob_pg_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
+                          struct ob_err *err);
+enum ob_status ob_pg_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_ms, size_t max,
+                           size_t per_key, bool (*skip)(void *user, uint64_t hash), void *user,
+                           struct ob_batch **out, int64_t *next_due_ms, struct ob_err *err);
+enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max,
+                             size_t *n, struct ob_err *err);
 enum ob_status ob_pg_next_due(struct ob_source *s, int64_t *due_ms, struct ob_err *err);
 enum ob_status ob_pg_status(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
 

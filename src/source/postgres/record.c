@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record - what the ops of a settle change: rows of parked and dead events, and the row of their key. Statements work on
- * arrays: their number does not depend on how many events there are. All inside the settle's transaction. */
+/* record - what the ops of a settle change: rows of parked and dead events, and the row of their
+ * key. Statements work on arrays: their number does not depend on how many events there are. All
+ * inside the settle's transaction. */
 #include "source/postgres/pg.h"
 
 #include <inttypes.h>
@@ -9,7 +10,20 @@
 
 #define REASON_MAX 1000
 
-enum { A_N, A_HASH, A_REF, A_ATTEMPTS, A_DUE, A_DEST, A_REASON, A_DESTINATION, A_SPENT, A_ID, A_TYPE, A_KEY };
+enum {
+    A_N,
+    A_HASH,
+    A_REF,
+    A_ATTEMPTS,
+    A_DUE,
+    A_DEST,
+    A_REASON,
+    A_DESTINATION,
+    A_SPENT,
+    A_ID,
+    A_TYPE,
+    A_KEY
+};
 
 /* Which ops a statement is about. */
 enum which { PUBLISHED_ROWS, PARK_NEW, PARK_AGAIN, DEAD };
@@ -37,7 +51,8 @@ static void add_int(struct ob_buf *buf, int64_t v)
 }
 
 /* Fills the arrays with the ops of one kind; n of op i is numbers[i] where it is not known yet. */
-static size_t fill(struct ob_source *s, const struct ob_settle *settle, enum which which, const int64_t *numbers)
+static size_t fill(struct ob_source *s, const struct ob_settle *settle, enum which which,
+                   const int64_t *numbers)
 {
     struct ob_buf ref;
     size_t count = 0;
@@ -66,7 +81,8 @@ static size_t fill(struct ob_source *s, const struct ob_settle *settle, enum whi
         ob_pg_array_add(&s->array[A_SPENT], op->spent ? OB_STR("t") : OB_STR("f"));
         ob_pg_array_add(&s->array[A_ID], op->event->id);
         ob_pg_array_add(&s->array[A_TYPE], op->event->type);
-        ob_pg_array_add(&s->array[A_KEY], op->event->key.n ? op->event->key : op->event->aggregate_id);
+        ob_pg_array_add(&s->array[A_KEY],
+                        op->event->key.n ? op->event->key : op->event->aggregate_id);
     }
     for (int i = A_N; i <= A_KEY; i++)
         ob_pg_array_end(&s->array[i]);
@@ -79,18 +95,20 @@ static const char *arr(struct ob_source *s, int which)
     return ob_buf_z(&s->array[which]);
 }
 
-static enum ob_status delete_published(struct ob_source *s, const struct ob_settle *settle, struct ob_err *err)
+static enum ob_status delete_published(struct ob_source *s, const struct ob_settle *settle,
+                                       struct ob_err *err)
 {
     if (fill(s, settle, PUBLISHED_ROWS, NULL) == 0)
         return OB_OK;
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(arr(s, A_N))};
-    return ob_pg_query(&s->sql, "delete from outbox.parked where pipeline = $1 and n = any($2::bigint[])", p, 2, false,
-                       NULL, err);
+    return ob_pg_query(&s->sql,
+                       "delete from outbox.parked where pipeline = $1 and n = any($2::bigint[])", p,
+                       2, false, NULL, err);
 }
 
 /* Numbers for new rows, in the order of the ops. */
-static enum ob_status draw_numbers(struct ob_source *s, const struct ob_settle *settle, int64_t *numbers,
-                                   struct ob_err *err)
+static enum ob_status draw_numbers(struct ob_source *s, const struct ob_settle *settle,
+                                   int64_t *numbers, struct ob_err *err)
 {
     size_t n = 0;
     char text[24];
@@ -101,10 +119,11 @@ static enum ob_status draw_numbers(struct ob_source *s, const struct ob_settle *
         return OB_OK;
     snprintf(text, sizeof(text), "%zu", n);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(text)};
-    enum ob_status st = ob_pg_query(&s->sql,
-                                    "update outbox.pipeline set last_n = last_n + $2::bigint where name = $1 "
-                                    "returning last_n",
-                                    p, 2, true, &res, err);
+    enum ob_status st =
+        ob_pg_query(&s->sql,
+                    "update outbox.pipeline set last_n = last_n + $2::bigint where name = $1 "
+                    "returning last_n",
+                    p, 2, true, &res, err);
     if (st != OB_OK)
         return st;
     int64_t at = PQntuples(res) == 1 ? ob_pg_i64(res, 0, 0) - (int64_t)n : -1;
@@ -118,78 +137,96 @@ static enum ob_status draw_numbers(struct ob_source *s, const struct ob_settle *
 }
 
 /* Where no table keeps the event, the reader's rows are copied: see wal.c. */
-static enum ob_status park_new(struct ob_source *s, const struct ob_settle *settle, const int64_t *numbers,
-                               struct ob_err *err)
+static enum ob_status park_new(struct ob_source *s, const struct ob_settle *settle,
+                               const int64_t *numbers, struct ob_err *err)
 {
     if (fill(s, settle, PARK_NEW, numbers) == 0)
         return OB_OK;
-    const struct pg_param p[] = {PG_TEXT(s->pipeline),         PG_TEXT(arr(s, A_N)),      PG_TEXT(arr(s, A_HASH)),
-                                 PG_TEXT(arr(s, A_REF)),       PG_TEXT(arr(s, A_ATTEMPTS)), PG_TEXT(arr(s, A_DUE)),
-                                 PG_TEXT(arr(s, A_DEST)),      PG_TEXT(arr(s, A_REASON)), PG_TEXT(arr(s, A_DESTINATION)),
-                                 PG_TEXT(arr(s, A_SPENT))};
+    const struct pg_param p[] = {PG_TEXT(s->pipeline),           PG_TEXT(arr(s, A_N)),
+                                 PG_TEXT(arr(s, A_HASH)),        PG_TEXT(arr(s, A_REF)),
+                                 PG_TEXT(arr(s, A_ATTEMPTS)),    PG_TEXT(arr(s, A_DUE)),
+                                 PG_TEXT(arr(s, A_DEST)),        PG_TEXT(arr(s, A_REASON)),
+                                 PG_TEXT(arr(s, A_DESTINATION)), PG_TEXT(arr(s, A_SPENT))};
     return ob_pg_query(
         &s->sql,
-        "insert into outbox.parked (pipeline, n, hash, ref, attempts, due_at, blocked_dest, reason, destination, history) "
+        "insert into outbox.parked (pipeline, n, hash, ref, attempts, due_at, blocked_dest, "
+        "reason, destination, history) "
         "select $1, n, hash, ref, attempts, to_timestamp(due / 1000.0), dest, reason, destination, "
-        "case when spent then jsonb_build_array(jsonb_build_object('at', clock_timestamp(), 'attempt', attempts, "
+        "case when spent then jsonb_build_array(jsonb_build_object('at', clock_timestamp(), "
+        "'attempt', attempts, "
         "'error', reason)) else '[]'::jsonb end "
-        "from unnest($2::bigint[], $3::bigint[], $4::text[], $5::int[], $6::bigint[], $7::bigint[], $8::text[], "
-        "$9::text[], $10::bool[]) as t(n, hash, ref, attempts, due, dest, reason, destination, spent) "
+        "from unnest($2::bigint[], $3::bigint[], $4::text[], $5::int[], $6::bigint[], "
+        "$7::bigint[], $8::text[], "
+        "$9::text[], $10::bool[]) as t(n, hash, ref, attempts, due, dest, reason, destination, "
+        "spent) "
         "on conflict (pipeline, ref) do update set n = excluded.n, attempts = excluded.attempts, "
         "due_at = excluded.due_at, blocked_dest = excluded.blocked_dest, reason = excluded.reason",
         p, 10, false, NULL, err);
 }
 
-static enum ob_status park_again(struct ob_source *s, const struct ob_settle *settle, struct ob_err *err)
+static enum ob_status park_again(struct ob_source *s, const struct ob_settle *settle,
+                                 struct ob_err *err)
 {
     if (fill(s, settle, PARK_AGAIN, NULL) == 0)
         return OB_OK;
-    const struct pg_param p[] = {PG_TEXT(s->pipeline),    PG_TEXT(arr(s, A_N)),      PG_TEXT(arr(s, A_ATTEMPTS)),
-                                 PG_TEXT(arr(s, A_DUE)),  PG_TEXT(arr(s, A_DEST)),   PG_TEXT(arr(s, A_REASON)),
+    const struct pg_param p[] = {PG_TEXT(s->pipeline),        PG_TEXT(arr(s, A_N)),
+                                 PG_TEXT(arr(s, A_ATTEMPTS)), PG_TEXT(arr(s, A_DUE)),
+                                 PG_TEXT(arr(s, A_DEST)),     PG_TEXT(arr(s, A_REASON)),
                                  PG_TEXT(arr(s, A_SPENT))};
     return ob_pg_query(
         &s->sql,
         "update outbox.parked p set attempts = t.attempts, due_at = to_timestamp(t.due / 1000.0), "
         "blocked_dest = t.dest, reason = t.reason, history = case when t.spent then p.history || "
-        "jsonb_build_object('at', clock_timestamp(), 'attempt', t.attempts, 'error', t.reason) else p.history end "
+        "jsonb_build_object('at', clock_timestamp(), 'attempt', t.attempts, 'error', t.reason) "
+        "else p.history end "
         "from unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[]) "
         "as t(n, attempts, due, dest, reason, spent) where p.pipeline = $1 and p.n = t.n",
         p, 7, false, NULL, err);
 }
 
-static enum ob_status bury(struct ob_source *s, const struct ob_settle *settle, const int64_t *numbers,
-                           struct ob_err *err)
+static enum ob_status bury(struct ob_source *s, const struct ob_settle *settle,
+                           const int64_t *numbers, struct ob_err *err)
 {
     if (fill(s, settle, DEAD, numbers) == 0)
         return OB_OK;
     bool hold = false; /* one setting for the whole pipeline */
     for (size_t i = 0; i < settle->n; i++)
         hold = hold || (is(&settle->ops[i], DEAD) && settle->ops[i].hold);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline),       PG_TEXT(arr(s, A_N)),           PG_TEXT(arr(s, A_HASH)),
-                                 PG_TEXT(arr(s, A_REF)),     PG_TEXT(arr(s, A_ATTEMPTS)),    PG_TEXT(arr(s, A_REASON)),
-                                 PG_TEXT(arr(s, A_DESTINATION)), PG_TEXT(arr(s, A_SPENT)),   PG_TEXT(arr(s, A_ID)),
-                                 PG_TEXT(arr(s, A_TYPE)),    PG_TEXT(arr(s, A_KEY)),         PG_TEXT(hold ? "t" : "f")};
+    const struct pg_param p[] = {
+        PG_TEXT(s->pipeline),           PG_TEXT(arr(s, A_N)),        PG_TEXT(arr(s, A_HASH)),
+        PG_TEXT(arr(s, A_REF)),         PG_TEXT(arr(s, A_ATTEMPTS)), PG_TEXT(arr(s, A_REASON)),
+        PG_TEXT(arr(s, A_DESTINATION)), PG_TEXT(arr(s, A_SPENT)),    PG_TEXT(arr(s, A_ID)),
+        PG_TEXT(arr(s, A_TYPE)),        PG_TEXT(arr(s, A_KEY)),      PG_TEXT(hold ? "t" : "f")};
     enum ob_status st = ob_pg_query(
         &s->sql,
         "with gone as (delete from outbox.parked where pipeline = $1 and n = any($2::bigint[]) "
         "returning n, history, event, payload) "
-        "insert into outbox.dead as d (pipeline, n, hash, ref, attempts, error, destination, id, type, key, tenant, event, payload, "
+        "insert into outbox.dead as d (pipeline, n, hash, ref, attempts, error, destination, id, "
+        "type, key, tenant, event, payload, "
         "history, hold, state) "
-        "select $1, t.n, t.hash, t.ref, t.attempts, t.reason, t.destination, t.id, t.type, t.key, '', gone.event, gone.payload, "
-        "coalesce(gone.history, '[]'::jsonb) || case when t.spent then jsonb_build_array(jsonb_build_object("
-        "'at', clock_timestamp(), 'attempt', t.attempts, 'error', t.reason)) else '[]'::jsonb end, $12::bool, 'dead' "
-        "from unnest($2::bigint[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[], $9::text[], "
-        "$10::text[], $11::text[]) as t(n, hash, ref, attempts, reason, destination, spent, id, type, key) "
+        "select $1, t.n, t.hash, t.ref, t.attempts, t.reason, t.destination, t.id, t.type, t.key, "
+        "'', gone.event, gone.payload, "
+        "coalesce(gone.history, '[]'::jsonb) || case when t.spent then "
+        "jsonb_build_array(jsonb_build_object("
+        "'at', clock_timestamp(), 'attempt', t.attempts, 'error', t.reason)) else '[]'::jsonb end, "
+        "$12::bool, 'dead' "
+        "from unnest($2::bigint[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], "
+        "$8::bool[], $9::text[], "
+        "$10::text[], $11::text[]) as t(n, hash, ref, attempts, reason, destination, spent, id, "
+        "type, key) "
         "left join gone on gone.n = t.n "
-        "on conflict (pipeline, n) do update set error = excluded.error, attempts = excluded.attempts, "
-        "history = d.history || excluded.history, state = 'dead', at = clock_timestamp(), hold = excluded.hold",
+        "on conflict (pipeline, n) do update set error = excluded.error, attempts = "
+        "excluded.attempts, "
+        "history = d.history || excluded.history, state = 'dead', at = clock_timestamp(), hold = "
+        "excluded.hold",
         p, 12, false, NULL, err);
     return st;
 }
 
-/* The key's row follows its first parked row, or the dead one that holds it. What is not held any more comes back. */
-static enum ob_status rekey(struct ob_source *s, const struct ob_settle *settle, struct ob_settled *out,
-                            struct ob_err *err)
+/* The key's row follows its first parked row, or the dead one that holds it. What is not held any
+ * more comes back. */
+static enum ob_status rekey(struct ob_source *s, const struct ob_settle *settle,
+                            struct ob_settled *out, struct ob_err *err)
 {
     PGresult *res = NULL;
     bool any = false;
@@ -205,8 +242,8 @@ static enum ob_status rekey(struct ob_source *s, const struct ob_settle *settle,
     if (!any)
         return OB_OK;
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(arr(s, A_HASH))};
-    enum ob_status st = ob_pg_query(&s->sql, "select hash from outbox.rekey($1, $2::bigint[]) as hash", p, 2, true, &res,
-                                    err);
+    enum ob_status st = ob_pg_query(
+        &s->sql, "select hash from outbox.rekey($1, $2::bigint[]) as hash", p, 2, true, &res, err);
     if (st != OB_OK)
         return st;
     for (int i = 0; i < PQntuples(res) && (size_t)i < settle->n; i++)
@@ -215,10 +252,12 @@ static enum ob_status rekey(struct ob_source *s, const struct ob_settle *settle,
     return OB_OK;
 }
 
-enum ob_status ob_pg_record(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out, struct ob_err *err)
+enum ob_status ob_pg_record(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,
+                            struct ob_err *err)
 {
     int64_t *numbers = calloc(settle->n ? settle->n : 1, sizeof(*numbers));
-    enum ob_status st = numbers ? OB_OK : ob_err_set(err, OB_RETRY, "no memory for a settle of %zu", settle->n);
+    enum ob_status st =
+        numbers ? OB_OK : ob_err_set(err, OB_RETRY, "no memory for a settle of %zu", settle->n);
     if (st == OB_OK)
         st = delete_published(s, settle, err);
     if (st == OB_OK)

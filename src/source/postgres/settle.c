@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settle - the one transaction that records what became of events: cursor, marks, parked and dead rows change together or
- * not at all. Its first statement is the fence: the cursor's row under our epoch.
+/* settle - the one transaction that records what became of events: cursor, marks, parked and dead
+ * rows change together or not at all. Its first statement is the fence: the cursor's row under our
+ * epoch.
  *
- * Where nothing but the cursor moves, that one statement is the whole transaction: one round trip. When a commit's
- * outcome is not known the session is gone, and with it everything in memory: own.c loads what was committed. */
+ * Where nothing but the cursor moves, that one statement is the whole transaction: one round trip.
+ * When a commit's outcome is not known the session is gone, and with it everything in memory: own.c
+ * loads what was committed. */
 #include "source/postgres/pg.h"
 
 #include <inttypes.h>
@@ -27,12 +29,14 @@ static enum ob_status fence(struct ob_source *s, const struct ob_settle *settle,
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
     snprintf(delivered, sizeof(delivered), "%" PRIu64, settle->delivered);
     snprintf(failed, sizeof(failed), "%" PRIu64, count_failed(settle));
-    const struct pg_param p[] = {
-        PG_TEXT(s->pipeline), PG_TEXT(shard),      PG_TEXT(epoch),       PG_TEXT(delivered), PG_TEXT(failed), PG_TEXT(c.pos),
-        PG_TEXT(c.snap),      PG_TEXT(c.late_pos), PG_TEXT(c.late_snap), PG_TEXT(c.lsn),     PG_TEXT(c.rows_done)};
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard),      PG_TEXT(epoch),
+                                 PG_TEXT(delivered),   PG_TEXT(failed),     PG_TEXT(c.pos),
+                                 PG_TEXT(c.snap),      PG_TEXT(c.late_pos), PG_TEXT(c.late_snap),
+                                 PG_TEXT(c.lsn),       PG_TEXT(c.rows_done)};
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "update outbox.cursor set settle_no = settle_no + 1, beat = beat + 1, beat_at = clock_timestamp(), "
+        "update outbox.cursor set settle_no = settle_no + 1, beat = beat + 1, beat_at = "
+        "clock_timestamp(), "
         "published = published + $4::bigint, failed = failed + $5::bigint, "
         "pos = coalesce($6::bigint, pos), snap = coalesce($7::pg_snapshot, snap), "
         "late_pos = coalesce($8::bigint, late_pos), "
@@ -52,7 +56,8 @@ static enum ob_status fence(struct ob_source *s, const struct ob_settle *settle,
     return st;
 }
 
-enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out, struct ob_err *err)
+enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,
+                            struct ob_err *err)
 {
     enum ob_status st = ob_pg_owned(s, err);
     out->n_released = 0;

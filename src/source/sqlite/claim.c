@@ -96,7 +96,7 @@ enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int fi
         *to = (struct ob_str){p, raw[i].n};
         p += raw[i].n + 1;
     }
-    ev->ref = (uint64_t)sqlite3_column_int64(st, first + C_SEQ);
+    ev->ref = ev->seq = (uint64_t)sqlite3_column_int64(st, first + C_SEQ);
     ev->payload_kind = kind;
     ev->entity_version = version(st, first + C_ENTITY_VERSION);
     ev->schema_version = version(st, first + C_SCHEMA_VERSION);

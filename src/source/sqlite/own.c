@@ -32,7 +32,7 @@ struct takeover {
 
 bool ob_sqlite_mine(const struct ob_source *s, uint64_t hash)
 {
-    return s->shards == 1 || hash % s->shards == s->shard;
+    return s->shards == 1 || ob_shard_of(hash, s->shards) == s->shard;
 }
 
 int64_t ob_sqlite_wall_ms(const struct ob_source *s)

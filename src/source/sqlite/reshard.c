@@ -122,7 +122,7 @@ bool ob_sqlite_already(const struct ob_source *s, uint64_t ref, uint64_t hash)
     if (ref > s->past_max)
         return false;
     for (size_t i = 0; i < s->n_past; i++)
-        if (ref <= s->past[i].pos[hash % s->past[i].shards])
+        if (ref <= s->past[i].pos[ob_shard_of(hash, s->past[i].shards)])
             return true;
     return false;
 }

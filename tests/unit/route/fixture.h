@@ -71,6 +71,7 @@ static inline struct ob_event order_event(void)
 {
     return (struct ob_event){
         .ref = 42,
+        .seq = 42,
         .id = S("0194c9a7-0000-7000-8000-000000000001"),
         .type = S("order.placed"),
         .aggregate_type = S("order"),

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* driver - the PostgreSQL source as the registry sees it. */
+#include "source/postgres/pg.h"
+
+#include <stdlib.h>
+
+static const struct ob_opt opts[] = {
+    {.type = OB_OPT_STR,
+     .name = "dsn",
+     .def = "",
+     .offset = offsetof(struct pg_conf, dsn),
+     .help = "A libpq connection string or URI; what it leaves out comes from PGHOST, PGSERVICE, a "
+             "password file and so on.",
+     .flags = OB_OPT_SECRET},
+    {.type = OB_OPT_ENUM,
+     .name = "mode",
+     .def = "log",
+     .offset = offsetof(struct pg_conf, mode),
+     .choices = "log",
+     .help = "`log`: the native table by number and snapshot."},
+    {.type = OB_OPT_MS,
+     .name = "poll_max",
+     .def = "20ms",
+     .offset = offsetof(struct pg_conf, poll_max_ms),
+     .min = 1,
+     .max = 60000,
+     .help = "An idle source is looked at again after at most so long."},
+    {.type = OB_OPT_MS,
+     .name = "timeout",
+     .def = "10s",
+     .offset = offsetof(struct pg_conf, timeout_ms),
+     .min = 100,
+     .max = 600000,
+     .help = "A server that does not answer a statement within this time is taken for gone."},
+    {.type = OB_OPT_INT,
+     .name = "page",
+     .def = "1000",
+     .offset = offsetof(struct pg_conf, page),
+     .min = 1,
+     .max = 10000,
+     .help = "Events of one round trip."},
+    {0},
+};
+
+static const struct pg_reader *const readers[] = {[PG_LOG] = &ob_pg_log};
+
+static void pg_close(struct ob_source *s)
+{
+    if (!s)
+        return;
+    ob_pg_disown(s);
+    ob_pg_close(&s->sql);
+    for (size_t i = 0; i < sizeof(s->array) / sizeof(s->array[0]); i++)
+        ob_buf_clear(&s->array[i]);
+    free(s->pipeline);
+    free(s->owner);
+    free(s);
+}
+
+static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
+                              struct ob_source **out, struct ob_source_caps *caps,
+                              struct ob_err *err)
+{
+    const struct pg_conf *c = conf;
+    struct ob_source *s = calloc(1, sizeof(*s));
+    if (!s)
+        return ob_err_set(err, OB_DOWN, "no memory");
+    s->conf = c;
+    s->reader = readers[c->mode];
+    s->shard = env->shard;
+    s->shards = env->shards;
+    s->clock = env->clock;
+    s->log = env->log;
+    s->pipeline = strdup(env->pipeline);
+    s->owner = strdup(env->owner);
+    for (size_t i = 0; i < sizeof(s->array) / sizeof(s->array[0]); i++)
+        ob_buf_init(&s->array[i], (size_t)256 << 20);
+    enum ob_status st = s->pipeline && s->owner ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+    if (st == OB_OK)
+        st = ob_pg_connect(&s->sql, c->dsn, "outbox", false, s->clock, c->timeout_ms, err);
+    if (st != OB_OK) {
+        pg_close(s);
+        return st;
+    }
+    *caps = (struct ob_source_caps){
+        .log = s->reader->log, .settle_every_ms = 20, .page = (size_t)c->page};
+    *out = s;
+    return OB_OK;
+}
+
+static int pg_wait_fd(const struct ob_source *s)
+{
+    return s->owned ? s->reader->wait_fd(s) : -1;
+}
+
+static int64_t pg_wake_at(const struct ob_source *s)
+{
+    return s->owned ? s->reader->wake_at(s) : INT64_MAX;
+}
+
+static enum ob_status pg_claim(struct ob_source *s, size_t max, size_t max_bytes,
+                               struct ob_batch **out, struct ob_err *err)
+{
+    enum ob_status st = ob_pg_owned(s, err);
+    return st == OB_OK ? s->reader->claim(s, max, max_bytes, out, err) : st;
+}
+
+static void pg_rewind(struct ob_source *s)
+{
+    if (s->owned)
+        s->reader->rewind(s);
+}
+
+static bool pg_already(const struct ob_source *s, uint64_t ref, uint64_t hash)
+{
+    return s->reader->already && s->reader->already(s, ref, hash);
+}
+
+enum ob_status ob_pg_status(struct ob_source *s, struct ob_source_status *out, struct ob_err *err)
+{
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(s->pipeline)};
+    enum ob_status st = ob_pg_owned(s, err);
+    if (st == OB_OK)
+        st = ob_pg_query(&s->sql,
+                         "select parked, dead, paused, exists (select 1 from outbox.parked_key "
+                         "where pipeline = $1) "
+                         "from outbox.pipeline where name = $1",
+                         p, 1, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    *out = (struct ob_source_status){.pending = -1, .lag_ms = -1};
+    if (PQntuples(res) == 1) {
+        out->parked = ob_pg_i64(res, 0, 0);
+        out->dead = ob_pg_i64(res, 0, 1);
+        out->paused = ob_pg_bool(res, 0, 2);
+        out->held = ob_pg_bool(res, 0, 3);
+    }
+    PQclear(res);
+    return s->reader->status(s, out, err);
+}
+
+const struct ob_source_driver ob_source_postgres = {
+    .name = "postgres",
+    .summary = "PostgreSQL: the native outbox table.",
+    .opts = opts,
+    .conf_size = sizeof(struct pg_conf),
+    .open = pg_open,
+    .close = pg_close,
+    .wait_fd = pg_wait_fd,
+    .wake_at = pg_wake_at,
+    .own = ob_pg_own,
+    .beat = ob_pg_beat,
+    .disown = ob_pg_disown,
+    .claim = pg_claim,
+    .rewind = pg_rewind,
+    .already = pg_already,
+    .held = ob_pg_held,
+    .drain = ob_pg_drain,
+    .blocked = ob_pg_blocked,
+    .settle = ob_pg_settle,
+    .settle_finish = NULL,
+    .status = ob_pg_status,
+    .admin = NULL,
+};
