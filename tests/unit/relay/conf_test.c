@@ -506,6 +506,35 @@ static void test_profile_of_another_type(void **state)
     leave(&f);
 }
 
+/* A secret of the profile yields to the user's file; both from the user are an error. */
+static void test_profile_secret(void **state)
+{
+    (void)state;
+    struct folder f;
+    enter(&f);
+    put_file("mine/p.yaml", "source: {type: db, path: x, password: weak}\nsink: {type: out}\n");
+    put_file("secret", "strong\n");
+    struct ob_config *c = parse("pipelines: {a: {profile: p, source: {password_file: secret}}}\n");
+    assert_string_equal(((const struct db_conf *)c->pipelines[0].source_conf)->password, "strong");
+    struct ob_buf out;
+    ob_buf_init(&out, 0);
+    ob_config_explain(c, &out);
+    assert_null(strstr(ob_buf_z(&out), "strong"));
+    assert_null(strstr(ob_buf_z(&out), "weak"));
+    assert_non_null(strstr(ob_buf_z(&out), "password_file: secret "));
+    ob_buf_clear(&out);
+    ob_config_free(c);
+    struct ob_err err = {0};
+    assert_int_equal(ob_config_parse("f",
+                                     OB_STR("pipelines: {a: {profile: p, source: {password: a, "
+                                            "password_file: secret}}}\n"),
+                                     &c, NULL, &err),
+                     OB_FATAL);
+    assert_string_equal(err.text, "f:1:66: pipelines.a.source.password and password_file are both "
+                                  "given; keep one of them");
+    leave(&f);
+}
+
 static void test_profile_variables(void **state)
 {
     (void)state;
@@ -671,6 +700,7 @@ int main(void)
         cmocka_unit_test(test_explain),
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_profile_of_another_type),
+        cmocka_unit_test(test_profile_secret),
         cmocka_unit_test(test_profile_variables),
         cmocka_unit_test(test_bad_profiles),
         cmocka_unit_test(test_which_file),
