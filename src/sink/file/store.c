@@ -21,7 +21,20 @@
 #define TAKE_TRIES 1000
 #define NAMES_PER_MS 1000u
 
-const struct ob_store_sys ob_store_sys_real = {writev, fdatasync, ftruncate};
+static int rename_new(const char *from, const char *to)
+{
+    int rc = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    if (rc == 0 || (errno != EINVAL && errno != ENOSYS))
+        return rc;
+    struct stat sb; /* a file system that cannot refuse by itself */
+    if (lstat(to, &sb) == 0) {
+        errno = EEXIST;
+        return -1;
+    }
+    return rename(from, to);
+}
+
+const struct ob_store_sys ob_store_sys_real = {writev, fdatasync, ftruncate, rename_new};
 
 static enum ob_status down(const struct ob_store *s, const char *what, struct ob_err *err)
 {
@@ -72,19 +85,6 @@ static enum ob_status sync_dir(const struct ob_store *s, struct ob_err *err)
 
 /* ---- names ---- */
 
-static int rename_new(const char *from, const char *to)
-{
-    int rc = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
-    if (rc == 0 || (errno != EINVAL && errno != ENOSYS))
-        return rc;
-    struct stat sb; /* a file system that cannot refuse by itself */
-    if (lstat(to, &sb) == 0) {
-        errno = EEXIST;
-        return -1;
-    }
-    return rename(from, to);
-}
-
 /* Renames the file at our path to path.<time>.<n><suffix> and syncs the folder. */
 static enum ob_status move_away(struct ob_store *s, const char *suffix, const char *why,
                                 struct ob_err *err)
@@ -103,7 +103,7 @@ static enum ob_status move_away(struct ob_store *s, const char *suffix, const ch
     errno = EEXIST;
     for (unsigned i = 0; i < NAMES_PER_MS && rc != 0 && errno == EEXIST; i++) {
         snprintf(to, room, "%s.%.*s.%03u%s", s->path, (int)n_stamp, stamp, i, suffix);
-        rc = rename_new(s->path, to);
+        rc = s->sys->rename(s->path, to);
     }
     enum ob_status st = OB_OK;
     if (rc != 0) {
@@ -203,7 +203,7 @@ static enum ob_status get_lock(struct ob_store *s, int *fd, struct ob_err *err)
     return ob_err_set(err, OB_FENCED, "%s: other writers keep taking it", s->path);
 }
 
-/* Cuts what a crash left of the last batch (store_test: crash_leaves_no_torn_line). */
+/* Cuts what a crash left of the last batch (file_test: crash_leaves_no_torn_line). */
 static enum ob_status cut_tail(struct ob_store *s, struct ob_err *err)
 {
     off_t good = 0;

@@ -22,6 +22,7 @@ struct ob_store_sys {
     ssize_t (*writev)(int fd, const struct iovec *iov, int n);
     int (*fdatasync)(int fd);
     int (*ftruncate)(int fd, off_t size);
+    int (*rename)(const char *from, const char *to); /* never replaces: EEXIST */
 };
 
 extern const struct ob_store_sys ob_store_sys_real;
