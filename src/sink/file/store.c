@@ -306,7 +306,7 @@ static enum ob_status rotate(struct ob_store *s, struct ob_err *err)
 static enum ob_status write_failed(struct ob_store *s, ssize_t written, size_t bytes,
                                    struct ob_err *err)
 {
-    int error = written < 0 ? errno : ENOSPC;
+    int error = errno;
     off_t left = s->size + (written < 0 ? 0 : (off_t)written);
     enum ob_status st = check_mine(s, left, err);
     if (st != OB_OK)
@@ -315,8 +315,12 @@ static enum ob_status write_failed(struct ob_store *s, ssize_t written, size_t b
         ob_store_release(s); /* what is torn is cut when the file is taken again */
     else
         s->no_room = (off_t)bytes;
-    return ob_err_set(err, OB_DOWN, "%s: wrote %zd of %zu bytes: %s", s->path,
-                      written < 0 ? 0 : written, bytes, strerror(error));
+    if (written < 0 && error != ENOSPC && error != EDQUOT && error != EFBIG)
+        return ob_err_set(err, OB_DOWN, "%s: write: %s", s->path, strerror(error));
+    return ob_err_set(err, OB_DOWN,
+                      "%s: wrote %zd of %zu bytes: no room left on the disk, in the quota or under "
+                      "the size limit",
+                      s->path, written < 0 ? 0 : written, bytes);
 }
 
 enum ob_status ob_store_write(struct ob_store *s, const struct iovec *iov, size_t n, size_t bytes,
