@@ -460,8 +460,26 @@ ptrdiff_t readback_find(const struct readback *r, const char *id, size_t from)
     return -1;
 }
 
+static uint32_t crc32(struct ob_str s)
+{
+    uint32_t table[256], crc = UINT32_MAX;
+    for (uint32_t i = 0; i < 256; i++) {
+        table[i] = i;
+        for (int k = 0; k < 8; k++)
+            table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xedb88320u : 0);
+    }
+    for (size_t i = 0; i < s.n; i++)
+        crc = crc >> 8 ^ table[(crc ^ (unsigned char)s.p[i]) & 255];
+    return ~crc;
+}
+
 static void same(const char *what, struct ob_str got, struct ob_str want)
 {
+    char sum[48];
+    if (want.n > 65536) { /* the reader gives only the sum of a long text */
+        snprintf(sum, sizeof(sum), "c%zu:%u", want.n, crc32(want));
+        want = ob_str_c(sum);
+    }
     if (!ob_str_eq(got, want))
         fail_msg("%s: %zu bytes read, %zu bytes written", what, got.n, want.n);
 }

@@ -5,7 +5,8 @@
     read_lines.py FILE...
 
 One line out per line in: id topic stream key kind value n_headers [name value]...
-Each word is x + hexadecimal UTF-8 (or the bytes of a base64 field). kind: raw, text, base64, null.
+Each word is x + hexadecimal UTF-8 (or the bytes of a base64 field); of more than 64 KiB only
+c + length + : + CRC-32. kind: raw, text, base64, null.
 Anything that is not as docs/sinks/file.md says ends it with exit code 1 and a reason.
 """
 
@@ -13,6 +14,7 @@ import base64
 import datetime
 import json
 import sys
+import zlib
 
 FIELDS = ["id", "topic", "stream", "key", "key_base64", "headers", "content_type", "time",
           "value", "value_text", "value_base64"]
@@ -21,6 +23,8 @@ FIELDS = ["id", "topic", "stream", "key", "key_base64", "headers", "content_type
 def word(data):
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
+    if len(data) > 65536:
+        return f"c{len(data)}:{zlib.crc32(data)}"
     return "x" + data.hex()
 
 
