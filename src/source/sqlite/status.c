@@ -101,7 +101,7 @@ static enum ob_status count_hashes(struct db *db, enum stmt which, const char *p
         return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        n += (uint64_t)sqlite3_column_int64(st, 0) % shards == shard;
+        n += ob_shard_of((uint64_t)sqlite3_column_int64(st, 0), shards) == shard;
     sqlite3_reset(st);
     if (rc != SQLITE_DONE)
         return ob_sqlite_fail(err, db->h, rc, "reading the status");
