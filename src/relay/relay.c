@@ -24,6 +24,7 @@ enum ob_status ob_relay_new(const struct ob_config *config, const struct ob_rela
     struct ob_relay *r = calloc(1, sizeof(*r));
     if (!r)
         return ob_err_set(err, OB_FATAL, "no memory");
+    pthread_mutex_init(&r->reload_lock, NULL);
     r->config = config;
     r->opts = *opts;
     if (!r->opts.clock)
@@ -160,10 +161,12 @@ enum ob_status ob_relay_reload(struct ob_relay *r, const struct ob_config *confi
                 "pipeline %s is not in the new config; only routes are reloaded, restart to add or "
                 "remove pipelines",
                 r->shards[i].conf->name);
+    pthread_mutex_lock(&r->reload_lock);
     for (size_t i = 0; i < r->n; i++) {
         atomic_store(&r->shards[i].reload, config);
         poke(r->shards[i].wake_fd);
     }
+    pthread_mutex_unlock(&r->reload_lock);
     return OB_OK;
 }
 
@@ -200,5 +203,6 @@ void ob_relay_free(struct ob_relay *r)
     free(r->shards);
     if (r->wake_fd >= 0)
         close(r->wake_fd);
+    pthread_mutex_destroy(&r->reload_lock);
     free(r);
 }

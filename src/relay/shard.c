@@ -318,18 +318,29 @@ static bool quiet(struct shard *s)
     return st.in_flight == 0 && !s->settle_open && ob_flow_settle_at(s->flow) == INT64_MAX;
 }
 
-static void take_routes(struct shard *s)
+/* The routes of the config that waits; NULL: they cannot be used, which was logged. */
+static struct ob_routes *new_routes(struct shard *s)
 {
-    const struct ob_config *config = atomic_exchange(&s->reload, NULL);
-    const struct ob_pipeline_conf *c = config ? ob_config_pipeline(config, s->conf->name) : NULL;
     struct ob_routes *routes = NULL;
     struct ob_err err = {.text = ""};
+    pthread_mutex_lock(&s->relay->reload_lock);
+    const struct ob_config *config = atomic_exchange(&s->reload, NULL);
+    const struct ob_pipeline_conf *c = config ? ob_config_pipeline(config, s->conf->name) : NULL;
     if (!c || ob_routes_new(&c->route, &routes, &err) != OB_OK) {
+        routes = NULL;
         ob_log(&s->log, OB_LOG_ERROR, "relay.reload",
                OB_KC("error",
                      c ? err.text : "the pipeline is not in the new file; the old routes stay"));
-        return;
     }
+    pthread_mutex_unlock(&s->relay->reload_lock);
+    return routes;
+}
+
+static void take_routes(struct shard *s)
+{
+    struct ob_routes *routes = new_routes(s);
+    if (!routes)
+        return;
     ob_flow_reset(s->flow);
     ob__shard_collect(s);
     ob_batch_unref(s->kept);

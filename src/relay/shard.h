@@ -126,6 +126,9 @@ struct ob_relay {
     int wake_fd;
     _Atomic int stop;
     _Atomic int ended; /* threads that are over */
+    /* Held while a shard reads a new config, and while the next one is handed out: whoever gave a
+     * config may free it when ob_relay_reload() of the next one has returned. */
+    pthread_mutex_t reload_lock;
 };
 
 #endif
