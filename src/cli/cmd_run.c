@@ -26,8 +26,7 @@ struct keeper {
     const char *file; /* where to reload from */
     struct ob_log log;
     struct ob_notify notify;
-    /* The relay borrows the first one to its end, and may still read the one before the last. */
-    struct ob_config *first, *current, *previous;
+    struct ob_config *first, *current; /* the relay borrows the first one to its end */
     int signals, ended; /* signalfd; eventfd that main writes when the relay has ended */
     bool progress;      /* of --once, on a terminal */
     int64_t first_pending;
@@ -51,9 +50,8 @@ static void reload(struct keeper *k)
         ob_config_free(config);
     } else {
         ob_log(&k->log, OB_LOG_INFO, "config.reloaded", OB_KC("file", config->file));
-        if (k->previous != k->first)
-            ob_config_free(k->previous);
-        k->previous = k->current;
+        if (k->current != k->first)
+            ob_config_free(k->current);
         k->current = config;
     }
     ob_notify_send(&k->notify, "READY=1");
@@ -126,7 +124,8 @@ static void *keep(void *arg)
             break;
         if (n > 0 && fds[0].revents)
             on_signal(k);
-        if (k->notify.watchdog_ms >= 0)
+        /* A thread that hangs is what a watchdog is for: then it hears nothing. */
+        if (k->notify.watchdog_ms >= 0 && ob_relay_turns(k->relay))
             ob_notify_send(&k->notify, "WATCHDOG=1");
         if (k->progress)
             draw_progress(k);
@@ -200,8 +199,6 @@ static int run(struct ob_cli *cli)
     opts.only = only ? only->name : NULL;
     code = run_relay(cli, &k, &opts);
 done:
-    if (k.previous != k.first)
-        ob_config_free(k.previous);
     if (k.current != k.first)
         ob_config_free(k.current);
     ob_config_free(k.first);

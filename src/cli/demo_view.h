@@ -26,7 +26,8 @@ struct ob_demo {
     struct ob_demo_follow follow;
     struct ob_demo_counts counts;
     enum ob_demo_step step;
-    int64_t elapsed_ms, drain_from_ms;
+    int64_t elapsed_ms;
+    int64_t drain_from_ms; /* what the wait for the last events counts from */
     int64_t lag_ms, max_lag_ms;
     int64_t shown_ms; /* when the last plain line was */
     bool live;        /* a view is on the screen */

@@ -112,7 +112,7 @@ def test_once_of_one_pipeline(shop):
 
 
 def test_once_says_when_it_could_not(outbox):
-    outbox.write("outbox.yaml", CONFIG)
+    outbox.write("outbox.yaml", CONFIG + "    grace: 500ms\n")
     r = outbox.run("run", "--once", check=None)
     assert r.returncode in (1, 75) and "app.db" in r.err
     assert not outbox.path("app.db").exists()
