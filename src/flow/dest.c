@@ -270,7 +270,8 @@ void ob_flow_drain_none(struct ob_flow *f, int64_t now, uint64_t dest)
     if (di == NIL)
         return;
     struct dest *d = &f->dests[di];
-    if (f->n_rows > 0 || f->n_todo > 0 || f->settling) {
+    bool wanted = d->n_slots == 0 && f->n_idle_dests >= f->c.dest_max; /* its place is */
+    if (!wanted && (f->n_rows > 0 || f->n_todo > 0 || f->settling)) {
         /* Its rows may be those in the window, or on their way: look again. */
         if (d->blocked)
             d->probe_at = now + 100;

@@ -261,6 +261,8 @@ void ob_flow_drained(struct ob_flow *f, int64_t now, const struct ob_claimed *c,
         }
         uint32_t i = ob__slot_take(f, &c[p]), ki = f->slots[i].key;
         struct key *k = &f->keys[ki];
+        if (k->n_rows == 1)
+            k->drop = false; /* nothing earlier of it is left here */
         k->durable = true;
         k->last_page = !more_left(drained, n_drained, taking);
         insert_row(f, ki, i);

@@ -118,6 +118,8 @@ void ob__up(struct ob_flow *f, int64_t now)
     for (uint32_t k = 0; k < f->n_keys_cap; k++)
         if (f->keys[k].used && f->keys[k].next != NIL)
             ob__key_dirty(f, k);
+    for (uint32_t d = f->bhead; d != NIL; d = f->dests[d].bnext)
+        f->dests[d].parking = false; /* the next tick parks what became ready meanwhile, in order */
 }
 
 static void go_down(struct ob_flow *f, int64_t now)
@@ -283,6 +285,8 @@ void ob_flow_verdicts(struct ob_flow *f, int64_t now, const struct ob_flow_verdi
             s->flags |=
                 F_LATE; /* its row is being written: ob_flow_settle_end() comes back to it */
             s->late = (uint8_t)v[p].verdict;
+            if (v[p].verdict != OB_V_RETURNED)
+                note_ack(f, now, s);
         } else {
             ob__verdict(f, now, i, v[p].verdict);
         }
@@ -356,6 +360,8 @@ void ob__flight_tick(struct ob_flow *f, int64_t now)
     for (uint32_t i = f->fhead, next; i != NIL; i = next) {
         struct slot *s = &f->slots[i];
         next = s->fnext;
+        if (s->flags & F_LATE)
+            continue; /* answered */
         int64_t age = now - ob__sent_eff(f, s);
         if (age < f->c.park_after_ms && !(s->flags & F_CANCEL))
             break;

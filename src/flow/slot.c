@@ -93,8 +93,8 @@ void ob__slot_over(struct ob_flow *f, uint32_t i, enum on on)
         f->n_rows--;
         k->n_rows--;
     }
-    if (k->n_rows == 0 && k->n_parking == 0)
-        k->drop = false; /* nothing with a row is left that could come back */
+    if (k->n_rows == 0 && k->n_parking == 0 && k->n_sent == 0)
+        k->drop = false; /* nothing is left that could come back with a row */
     k->n_slots--;
     f->dests[s->dest].n_slots--;
     f->bytes -= s->bytes;
@@ -131,7 +131,7 @@ void ob__slot_park(struct ob_flow *f, uint32_t i, enum on on, int64_t due_ms)
     struct key *k = &f->keys[s->key];
     if (s->state == S_OVERDUE)
         k->n_parking--; /* counted when it became overdue */
-    if (s->park_n || s->state == S_SENT || s->state == S_OVERDUE)
+    if (s->park_n || s->state == S_SENT || s->state == S_OVERDUE || k->n_sent > 0)
         k->drop = true;
     if (s->prev != NIL && !OB_MUTANT(M_NUMBERED_LATE))
         ob__slot_overdue(f, s->prev);

@@ -101,9 +101,7 @@ void sim_check_submit(struct sim *w, struct sim_node *n, const struct sim_tok *t
         sim_fail(w, "poison", "event %u is sent although routing refused it", t->ev);
     if (t->in_flight || seen->in_flight)
         sim_fail(w, "repeat", "event %u is sent again before its verdict", t->ev);
-    /* Parked ahead of the cursor by an earlier owner, published by this one, then read again. */
-    bool reread = w->conf.flow.log_source && seen->drained && !t->drained && e->excuse;
-    if (seen->answered && seen->last == OB_V_DELIVERED && !reread)
+    if (seen->answered && seen->last == OB_V_DELIVERED)
         sim_fail(w, "repeat", "event %u is sent again after it was delivered", t->ev);
     if (n->epoch == w->db.epoch && sim_settled(w, e))
         sim_fail(w, "repeat", "event %u is sent although it is settled", t->ev);

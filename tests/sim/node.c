@@ -340,6 +340,9 @@ static void add_token(struct sim *w, struct sim_node *n, uint64_t token, unsigne
         return;
     }
     n->last_token = token;
+    /* Parked ahead of the cursor by an earlier owner, published by this one, then read again. */
+    if (!c->park_n && n->seen[ev].drained && w->conf.flow.log_source && w->ev[ev].excuse)
+        n->seen[ev].answered = false;
     n->seen[ev].drained |= c->park_n != 0;
     n->tok[n->n_tok++] = (struct sim_tok){.token = token,
                                           .ev = ev,
@@ -426,7 +429,8 @@ static void load_dests(struct sim *w, struct sim_node *n)
     }
 }
 
-static void drains(struct sim *w, struct sim_node *n)
+/* Returns false when this instance is over. */
+static bool drains(struct sim *w, struct sim_node *n)
 {
     uint64_t dests[SIM_DESTS + 2];
     bool one[SIM_DESTS + 2];
@@ -434,7 +438,11 @@ static void drains(struct sim *w, struct sim_node *n)
     if (w->db.down_until > w->now || w->db.paused_until > w->now) {
         if (n->next_due <= w->now)
             n->next_due = w->now + 100;
-        return;
+        return true;
+    }
+    if (n->epoch != w->db.epoch && w->mutant != SIM_M_ZOMBIE_CLAIMS) {
+        sim_node_fenced(w, n); /* like a claim, it checks the epoch that it reads under */
+        return false;
     }
     if (n->scan_at <= w->now) {
         n->scan_at = w->now + 10000;
@@ -462,6 +470,7 @@ static void drains(struct sim *w, struct sim_node *n)
         empty = !w->db.dead[i].hold;
     if (w->mutant == SIM_M_FORGET_HOLDS || (empty && sim_chance(w, 500)))
         FLOW(ob_flow_parked_empty(n->flow));
+    return true;
 }
 
 /* ---- to the sink ---- */
@@ -592,12 +601,12 @@ void sim_node_round(struct sim *w, struct sim_node *n)
     if (!settle(w, n) || point(w, n))
         return;
     collect(w, n);
-    if (w->conf.drain_first)
-        drains(w, n);
+    if (w->conf.drain_first && !drains(w, n))
+        return;
     if (!claim(w, n, &claimed_some) || point(w, n))
         return;
-    if (!w->conf.drain_first)
-        drains(w, n);
+    if (!w->conf.drain_first && !drains(w, n))
+        return;
     if (point(w, n) || !submit(w, n, &sent) || point(w, n))
         return;
     ask_sink(w, n);
