@@ -238,7 +238,7 @@ void ob__dest_tick(struct ob_flow *f, int64_t now)
         if (!d->parking && (long_ago || too_much))
             ob__dest_park(f, di);
         else if (d->parking && d->rhead != NIL && d->probe_at > now)
-            ob__key_no_wait(f, f->slots[d->rhead].key); /* its probe may take long */
+            ob__key_no_wait(f, d->rhead); /* its probe may take long */
     }
     ob__key_clean(f);
 }

@@ -179,7 +179,7 @@ static void claim_one(struct ob_flow *f, const struct ob_claimed *c, uint64_t *t
     if ((c->flags & OB_CLAIM_HELD) && !k->durable)
         k->durable = true;
     if (ob__key_held(f, k) && !k->last_page && !f->down && !OB_MUTANT(M_IGNORE_HOLD)) {
-        ob__slot_park(f, i, ON_HOLD, 0);
+        ob__key_hold(f, ki, false); /* also those that came before it was known to be held */
         return;
     }
     ob__key_advance(f, ki);

@@ -196,8 +196,9 @@ void ob__key_clean(struct ob_flow *f);
 /* Parks the fresh ones that wait (while the sink is down they only wait) and, with rows, lets go of
  * those that have a row. */
 void ob__key_hold(struct ob_flow *f, uint32_t k, bool rows);
-/* The last page of a key takes long: new events of it do not wait for it in the window any more. */
-void ob__key_no_wait(struct ob_flow *f, uint32_t k);
+/* Slot s of a key that is being drained takes long: nobody waits for it in the window, neither new
+ * events nor rows. */
+void ob__key_no_wait(struct ob_flow *f, uint32_t s);
 
 /* dest.c */
 uint32_t ob__dest_find(const struct ob_flow *f, uint64_t hash);

@@ -249,11 +249,12 @@ void ob__key_hold(struct ob_flow *f, uint32_t ki, bool rows)
         ob__key_drop_if_idle(f, ki);
 }
 
-void ob__key_no_wait(struct ob_flow *f, uint32_t ki)
+void ob__key_no_wait(struct ob_flow *f, uint32_t i)
 {
-    if (!f->keys[ki].last_page)
+    uint32_t ki = f->slots[i].key;
+    if (f->slots[i].next == NIL && !f->keys[ki].last_page)
         return;
     f->keys[ki].last_page = false;
     ob__key_dirty(f, ki);
-    ob__key_hold(f, ki, false);
+    hold_from(f, f->slots[i].next, true);
 }

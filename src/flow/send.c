@@ -376,7 +376,7 @@ void ob__flight_tick(struct ob_flow *f, int64_t now)
         else if (s->park_n == 0)
             overdue(f, i);
         else
-            ob__key_no_wait(f, s->key);
+            ob__key_no_wait(f, i);
     }
 }
 

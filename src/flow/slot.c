@@ -124,6 +124,18 @@ void ob__slot_overdue(struct ob_flow *f, uint32_t i)
     }
 }
 
+/* R2 for those that wait before it. When the sink is up ob__key_hold() parks them anyway, in the
+ * same settle. */
+static void park_before(struct ob_flow *f, uint32_t i)
+{
+    for (uint32_t j = f->keys[f->slots[i].key].head, next; f->down && j != i; j = next) {
+        next = f->slots[j].next;
+        if (f->slots[j].park_n == 0 &&
+            (f->slots[j].state == S_WAITING || f->slots[j].state == S_READY))
+            ob__slot_park(f, j, ON_HOLD, 0);
+    }
+}
+
 /* Its row is written with the next settle; the key is held from now on. */
 void ob__slot_park(struct ob_flow *f, uint32_t i, enum on on, int64_t due_ms)
 {
@@ -133,8 +145,10 @@ void ob__slot_park(struct ob_flow *f, uint32_t i, enum on on, int64_t due_ms)
         k->n_parking--; /* counted when it became overdue */
     if (s->park_n || s->state == S_SENT || s->state == S_OVERDUE || k->n_sent > 0)
         k->drop = true;
-    if (s->prev != NIL && !OB_MUTANT(M_NUMBERED_LATE))
+    if (s->prev != NIL && !OB_MUTANT(M_NUMBERED_LATE)) {
         ob__slot_overdue(f, s->prev);
+        park_before(f, i);
+    }
     leave(f, i);
     ob__move(f, s, on);
     s->due_ms = due_ms;
@@ -171,6 +185,9 @@ void ob__slot_die(struct ob_flow *f, uint32_t i, enum on on)
 
 void ob__slot_drop(struct ob_flow *f, uint32_t i)
 {
-    f->keys[f->slots[i].key].last_page = false; /* its row is left behind */
+    struct key *k = &f->keys[f->slots[i].key];
+    k->last_page = false; /* its row is left behind */
+    if (k->n_sent > 0)
+        k->drop = true; /* and what is in flight behind it must not go again before it */
     ob__slot_over(f, i, ON_DROP);
 }

@@ -49,7 +49,7 @@ static void check_turn(struct sim *w, const struct sim_node *n, const struct sim
             continue;
         if (many && n->seen[p].in_flight && q->dest_i == e->dest_i)
             continue;
-        if (q->by_hand && c->order == OB_ORDER_PIPELINED)
+        if ((q->by_hand || e->by_hand) && c->order == OB_ORDER_PIPELINED)
             continue; /* they died out of order, and are retried in the order in which they died */
         if (dies && n->seen[p].dies && c->on_dead == OB_ON_DEAD_CONTINUE)
             continue; /* earlier in the same transaction */
