@@ -248,7 +248,7 @@ size_t ob_flow_drain_dests(struct ob_flow *f, int64_t now, uint64_t *dests, bool
     size_t n = 0;
     if (ob_flow_drain_room(f) == 0)
         return 0;
-    bool place = f->blocked_live < ob__blocked_share(f);
+    bool place = f->blocked_live < ob__blocked_share(f) && now >= f->gap_ms;
     for (int blocked = 0; blocked < 2; blocked++) {
         for (uint32_t di = f->bhead; di != NIL && n < max; di = f->dests[di].bnext) {
             const struct dest *d = &f->dests[di];

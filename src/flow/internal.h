@@ -141,7 +141,7 @@ struct ob_flow {
     uint32_t ahead, bhead; /* destinations with ready slots (a ring); troubled destinations */
     uint32_t n_in_flight, n_ready, n_rows, n_idle_held, n_blocked, blocked_live, n_idle_dests;
     uint64_t claim_no, submit_no, acked_no, delivered_new;
-    int64_t ack_ms, up_ms, probe_at, settle_ms, check_ms;
+    int64_t ack_ms, up_ms, probe_at, settle_ms, check_ms, gap_ms;
     uint32_t fails, probe;
     bool down, self_down, incomplete, settling, wants_reset, no_probe;
     struct ob_flow_stats st;

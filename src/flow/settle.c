@@ -123,8 +123,10 @@ static void op_done(struct ob_flow *f, int64_t now, const struct ob_settle_op *o
         if (op->blocked_dest) {
             struct dest *d = &f->dests[t->dest];
             ob__dest_rows(f, now, t->dest);
-            if (d->blocked && d->probe_at <= now) /* others use its place first */
+            if (d->blocked && d->probe_at <= now)
                 d->probe_at = now + ob_backoff_ms(&f->c.probe, d->fails, &f->rand);
+            if (t->park_n) /* it made room: others use that before the next one probes */
+                f->gap_ms = now + f->c.probe.first_ms;
         }
     } else if (op->kind == OB_SETTLE_DEAD) {
         k->n_dying--;

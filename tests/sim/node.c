@@ -225,11 +225,11 @@ static void echo(struct sim *w, struct sim_node *n)
 
 static void hear(struct sim *w, struct sim_node *n)
 {
-    struct ob_flow_verdict v[SIM_WINDOW + 8];
+    struct ob_flow_verdict v[SIM_LIB];
     bool states_first = sim_chance(w, 500);
     if (states_first)
         hear_states(w, n);
-    size_t k = sim_lib_poll(w, n, v, SIM_WINDOW + 8);
+    size_t k = sim_lib_poll(w, n, v, SIM_LIB);
     for (size_t i = 0; i < k; i++)
         note_verdict(w, n, &v[i]);
     size_t cut = k ? (size_t)ob_rand_below(&w->rand, k + 1) : 0;
@@ -379,12 +379,14 @@ static bool claim(struct sim *w, struct sim_node *n, bool *more)
     for (size_t i = 0; i < k; i++) {
         n->claim_ref = w->conf.flow.log_source ? w->ev[evs[i]].ref : n->claim_ref + 1;
         c[i] = claimed(w, evs[i], n->claim_ref);
+        if (w->ev[evs[i]].parked || w->ev[evs[i]].dead || w->ev[evs[i]].discarded)
+            c[i].flags = OB_CLAIM_SKIP; /* recorded ahead of the cursor: that only passes it */
         if (lookup && w->mutant != SIM_M_FORGET_HOLDS && sim_held(w, c[i].hash))
             c[i].flags |= OB_CLAIM_HELD;
     }
     FLOW(ob_flow_claim(n->flow, w->now, c, k, tokens));
     for (size_t i = 0; i < k; i++)
-        if (!w->ev[evs[i]].skip)
+        if (!(c[i].flags & OB_CLAIM_SKIP))
             add_token(w, n, tokens[i], evs[i], &c[i]);
     *more = true;
     return true;

@@ -68,32 +68,60 @@ static void set_flow_mutant(const struct sim_mutant_info *m)
 #endif
 }
 
+static void *share(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("sim");
+        exit(70);
+    }
+    return p;
+}
+
+/* In a process of its own: an assertion of flow must not take the story with it. */
+static void replay(const struct sim_job *job, struct sim *w, struct sim_trace *t, uint64_t seed,
+                   uint64_t crash_at)
+{
+    int status = 0;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        set_flow_mutant(job->mutant);
+        sim_run(w, seed, job->mutant ? job->mutant->glue : 0, crash_at, t);
+        fflush(stdout);
+        _exit(0);
+    }
+    if (pid > 0)
+        waitpid(pid, &status, 0);
+    if (pid > 0 && status == 0)
+        return;
+    w->failed = true;
+    snprintf(w->invariant, sizeof w->invariant, "assertion");
+    snprintf(w->why, sizeof w->why, "the process died, status 0x%x", (unsigned)status);
+}
+
 int sim_story(const struct sim_job *job, uint64_t seed, uint64_t crash_at, bool all)
 {
-    struct sim *w = calloc(1, sizeof *w);
+    struct sim *w = share(sizeof *w);
     struct sim_trace *t = sim_trace_new(all);
-    int rc = 1;
-    if (!w || !t)
-        goto done;
-    set_flow_mutant(job->mutant);
-    bool held = sim_run(w, seed, job->mutant ? job->mutant->glue : 0, crash_at, t);
+    replay(job, w, t, seed, crash_at);
     printf("seed %llu", (unsigned long long)seed);
     if (crash_at)
         printf(", crash at step %llu", (unsigned long long)crash_at);
     printf("%s%s\n", job->mutant ? ", mutant " : "", job->mutant ? job->mutant->name : "");
     sim_conf_print(&w->conf);
-    sim_trace_print(t);
-    if (held)
+    if (t)
+        sim_trace_print(t);
+    if (w->failed)
+        printf("FAILED %s: %s\n", w->invariant, w->why);
+    else
         printf("held: %llu rounds, %llu repeats, %llu dead, %llu crashes\n",
                (unsigned long long)w->rounds, (unsigned long long)w->repeats,
                (unsigned long long)w->deaths, (unsigned long long)w->crashes);
-    else
-        printf("FAILED %s: %s\n", w->invariant, w->why);
-    rc = held ? 0 : 1;
-done:
+    int rc = w->failed ? 1 : 0;
     fflush(stdout);
     sim_trace_free(t);
-    free(w);
+    munmap(w, sizeof *w);
     return rc;
 }
 
@@ -225,12 +253,7 @@ static void wait_all(const struct sim_job *job, struct shared *sh, const pid_t *
 bool sim_pool_run(struct sim_job *job)
 {
     pid_t pid[SIM_JOBS];
-    struct shared *sh =
-        mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (sh == MAP_FAILED) {
-        perror("sim");
-        exit(70);
-    }
+    struct shared *sh = share(sizeof *sh);
     fflush(stdout);
     fflush(stderr);
     for (unsigned i = 0; i < job->jobs; i++) {

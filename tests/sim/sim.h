@@ -17,6 +17,7 @@
 
 #define SIM_EVENTS 224
 #define SIM_WINDOW 64
+#define SIM_LIB (4 * SIM_WINDOW)
 #define SIM_NODES 3
 #define SIM_DESTS 6
 #define SIM_WIRE 2048
@@ -140,7 +141,7 @@ struct sim_msg {
 };
 
 struct sim_lib {
-    struct sim_msg m[SIM_WINDOW + 8]; /* in the order accepted */
+    struct sim_msg m[SIM_LIB]; /* in the order accepted; also what an earlier instance left */
     unsigned n;
     int tell_sink;            /* -1 down, 1 up, 0 nothing */
     int tell_dest[SIM_DESTS]; /* likewise */

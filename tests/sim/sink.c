@@ -187,6 +187,8 @@ size_t sim_lib_submit(struct sim *w, struct sim_node *n, const uint64_t *tokens,
         return 0;
     if (w->phase == SIM_CHAOS && sim_chance(w, 200))
         take = (size_t)ob_rand_below(&w->rand, max + 1);
+    if (take > SIM_LIB - lib->n)
+        take = SIM_LIB - lib->n;
     for (size_t i = 0; i < take; i++) {
         const struct sim_tok *t = sim_tok_find(n, tokens[i]);
         struct sim_msg *m = &lib->m[lib->n++];

@@ -2,7 +2,7 @@
 /* source - a fake database: events, cursor or marks, parked and dead rows, an epoch.
  *
  * Log-type: claims come in one fixed order and a cursor moves over a settled prefix; what is parked
- * or dead ahead of the cursor is passed over when it is read again. Rows-type: no
+ * or dead ahead of the cursor is only passed by it when it is read again. Rows-type: no
  * cursor; a claim returns what is committed, not marked, neither parked nor dead, and not in this
  * owner's memory, in order of the number. A claim checks the epoch in the snapshot that it reads:
  * without that an old owner could claim what stands behind a row that the new one parked. */
@@ -106,8 +106,8 @@ static size_t claim_log(struct sim *w, struct sim_node *n, size_t max, uint64_t 
                 continue;
             break;
         }
-        if (!visible(w, e) || e->parked || e->dead || e->discarded)
-            continue; /* recorded ahead of the cursor, by this owner or an earlier one */
+        if (!visible(w, e))
+            continue;
         if (k && bytes + e->bytes > max_bytes)
             break;
         bytes += e->bytes;

@@ -4,7 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <sys/mman.h>
 
 #define LINES 160
 #define LINE 200
@@ -15,17 +15,21 @@ struct sim_trace {
     char line[LINES][LINE];
 };
 
+/* Shared memory: the process that runs the schedule may die of it. */
 struct sim_trace *sim_trace_new(bool all)
 {
-    struct sim_trace *t = calloc(1, sizeof *t);
-    if (t)
-        t->all = all;
+    struct sim_trace *t =
+        mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t == MAP_FAILED)
+        return NULL;
+    t->all = all;
     return t;
 }
 
 void sim_trace_free(struct sim_trace *t)
 {
-    free(t);
+    if (t)
+        munmap(t, sizeof *t);
 }
 
 void sim_trace_add(struct sim *w, const char *fmt, ...)
@@ -37,8 +41,10 @@ void sim_trace_add(struct sim *w, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line + at, LINE - (size_t)at, fmt, ap);
     va_end(ap);
-    if (t->all)
+    if (t->all) {
         puts(line);
+        fflush(stdout);
+    }
 }
 
 void sim_trace_print(const struct sim_trace *t)
