@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -177,8 +178,20 @@ done:
     return code;
 }
 
+/* Pages of events come and go by the megabyte: what is freed goes back to the system. glibc's own
+ * threshold grows with the largest block that was freed and then keeps them. */
+static void keep_heap_small(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    mallopt(M_TRIM_THRESHOLD, 256 << 10);
+    mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
 static int run(struct ob_cli *cli)
 {
+    keep_heap_small();
     struct keeper k = {.cli = cli, .file = ob_cli_str(cli, "config"), .signals = -1, .ended = -1};
     const struct ob_pipeline_conf *only = NULL;
     struct ob_relay_opts opts = {.once = ob_cli_flag(cli, "once"), .log = &k.log};

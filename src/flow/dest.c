@@ -19,10 +19,16 @@ uint32_t ob__dest_find(const struct ob_flow *f, uint64_t hash)
 uint32_t ob__dest_get(struct ob_flow *f, uint64_t hash)
 {
     uint32_t d = ob__dest_find(f, hash);
-    if (d != NIL || f->dest_free == NIL)
+    if (d != NIL)
         return d;
-    d = f->dest_free;
-    f->dest_free = f->dests[d].chain;
+    if (f->dest_free != NIL) {
+        d = f->dest_free;
+        f->dest_free = f->dests[d].chain;
+    } else if (f->dest_fresh < f->n_dests_cap) {
+        d = f->dest_fresh++;
+    } else {
+        return NIL;
+    }
     uint32_t *b = &f->dest_bucket[bucket(f, hash)];
     f->dests[d] = (struct dest){.hash = hash,
                                 .chain = *b,

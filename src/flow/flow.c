@@ -13,7 +13,7 @@ unsigned ob_flow_mutant;
 /* Delivered events leave the window at once; until the next settle only their place in the cursor's
  * order is kept. So a source that settles ten times a second does not make the window the limit of
  * its speed. */
-#define RING_FACTOR 16
+#define RING_FACTOR 8
 
 static uint32_t pow2(uint32_t n)
 {
@@ -26,17 +26,13 @@ static uint32_t pow2(uint32_t n)
 /* Everything empty; counters, time and the state of the sink stay. */
 static void forget(struct ob_flow *f)
 {
-    uint32_t w = f->c.window_events;
-    for (uint32_t k = 0; k < f->n_keys_cap; k++)
-        f->keys[k] = (struct key){.chain = k + 1 < f->n_keys_cap ? k + 1 : NIL};
-    for (uint32_t d = 0; d < f->n_dests_cap; d++)
-        f->dests[d] = (struct dest){.chain = d + 1 < f->n_dests_cap ? d + 1 : NIL};
-    f->key_free = f->dest_free = 0;
+    memset(f->keys, 0, f->key_fresh * sizeof(*f->keys));
+    memset(f->dests, 0, f->dest_fresh * sizeof(*f->dests));
+    memset(f->slots, 0, f->slot_fresh * sizeof(*f->slots));
+    f->key_free = f->dest_free = f->slot_free = NIL;
+    f->key_fresh = f->dest_fresh = f->slot_fresh = 0;
     memset(f->key_bucket, 0xff, ((size_t)f->key_mask + 1) * sizeof(uint32_t));
     memset(f->dest_bucket, 0xff, ((size_t)f->dest_mask + 1) * sizeof(uint32_t));
-    for (uint32_t i = 0; i < w; i++)
-        f->slots[i] = (struct slot){.next = i + 1 < w ? i + 1 : NIL};
-    f->slot_free = 0;
     f->ring_head = f->ring_tail = f->ring_cut = 0;
     f->n_used = f->n_todo = f->n_dirty = f->n_picked = f->n_over = f->over_at = f->n_cancel = 0;
     f->fhead = f->ftail = f->ahead = f->bhead = f->probe = NIL;
@@ -115,8 +111,8 @@ void ob_flow_free(struct ob_flow *f)
 /* Tokens keep rising: a verdict of before the reset finds nobody. */
 void ob_flow_reset(struct ob_flow *f)
 {
-    uint32_t w = f->c.window_events, n = 0;
-    for (uint32_t i = 0; i < w; i++)
+    uint32_t fresh = f->slot_fresh, n = 0;
+    for (uint32_t i = 0; i < fresh; i++)
         if (f->slots[i].token)
             f->over[n++] = f->slots[i].token;
     forget(f);
@@ -126,8 +122,8 @@ void ob_flow_reset(struct ob_flow *f)
         s->token = f->over[p];
         s->state = S_OVER;
     }
-    f->slot_free = NIL;
-    for (uint32_t i = w; i-- > 0;) {
+    f->slot_fresh = fresh;
+    for (uint32_t i = fresh; i-- > 0;) {
         if (f->slots[i].token)
             continue;
         f->slots[i].next = f->slot_free;
@@ -251,7 +247,8 @@ void ob_flow_drained(struct ob_flow *f, int64_t now, const struct ob_claimed *c,
             taking = c[p].hash;
             take = !ob_flow_drain_skip(f, taking);
         }
-        bool full = f->slot_free == NIL || (f->bytes >= f->c.window_bytes && f->n_used > 0);
+        bool full =
+            f->n_used == f->c.window_events || (f->bytes >= f->c.window_bytes && f->n_used > 0);
         if (!take || full) {
             take = false; /* nothing behind a refused one */
             uint32_t ki = ob__key_find(f, taking);
@@ -282,7 +279,7 @@ static void find_probe(struct ob_flow *f, int64_t now)
     if (ob_flow_room(f, NULL) > 0 && now < f->probe_at + f->c.park_after_ms)
         return;
     f->no_probe = true;
-    for (uint32_t k = 0; k < f->n_keys_cap; k++)
+    for (uint32_t k = 0; k < f->key_fresh; k++)
         if (f->keys[k].used && f->keys[k].next != NIL && ob__key_held(f, &f->keys[k]))
             ob__key_hold(f, k, false);
     f->no_probe = false;

@@ -124,9 +124,12 @@ struct ob_flow {
     struct key *keys;
     struct dest *dests;
     uint32_t *key_bucket, *dest_bucket, key_mask, dest_mask;
-    uint32_t key_free, dest_free, n_keys_cap, n_dests_cap;
-    uint32_t slot_free; /* list through .next */
-    uint32_t n_used;    /* slots not FREE */
+    uint32_t n_keys_cap, n_dests_cap;
+    /* Places are taken from the lists of free ones, else from those never used: memory that is
+     * never needed is never touched. */
+    uint32_t key_free, dest_free, slot_free;    /* lists through chain, chain and next */
+    uint32_t key_fresh, dest_fresh, slot_fresh; /* the first never used */
+    uint32_t n_used;                            /* slots not FREE */
     uint64_t bytes;
     struct ring *ring;
     uint32_t ring_cap;

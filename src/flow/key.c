@@ -21,8 +21,12 @@ uint32_t ob__key_get(struct ob_flow *f, uint64_t hash)
     uint32_t k = ob__key_find(f, hash);
     if (k != NIL)
         return k;
-    k = f->key_free;
-    f->key_free = f->keys[k].chain;
+    if (f->key_free != NIL) {
+        k = f->key_free;
+        f->key_free = f->keys[k].chain;
+    } else {
+        k = f->key_fresh++;
+    }
     uint32_t *b = &f->key_bucket[bucket(f, hash)];
     f->keys[k] = (struct key){
         .hash = hash, .chain = *b, .head = NIL, .tail = NIL, .next = NIL, .used = true};

@@ -115,7 +115,7 @@ void ob__up(struct ob_flow *f, int64_t now)
     f->fails = 0;
     f->probe = NIL;
     f->up_ms = now;
-    for (uint32_t k = 0; k < f->n_keys_cap; k++)
+    for (uint32_t k = 0; k < f->key_fresh; k++)
         if (f->keys[k].used && f->keys[k].next != NIL)
             ob__key_dirty(f, k);
     for (uint32_t d = f->bhead; d != NIL; d = f->dests[d].bnext)

@@ -14,9 +14,10 @@ void ob__slot_live(struct ob_flow *f, struct slot *s, int delta)
 
 uint32_t ob__slot_take(struct ob_flow *f, const struct ob_claimed *c)
 {
-    uint32_t i = f->slot_free;
+    uint32_t i = f->slot_free != NIL ? f->slot_free : f->slot_fresh++;
     struct slot *s = &f->slots[i];
-    f->slot_free = s->next;
+    if (i == f->slot_free)
+        f->slot_free = s->next;
     f->n_used++;
     f->bytes += c->bytes;
     uint64_t no = ++f->claim_no;

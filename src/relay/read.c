@@ -53,6 +53,19 @@ static bool other_shard(const struct shard *s, const struct ob_event *ev, uint64
     return ev->park_n == 0 && d->already && d->already(s->source, ev->ref, hash);
 }
 
+/* What an event costs in memory: its payload, and its share of all else that the page holds. */
+static void size_up(struct shard *s, const struct page *p)
+{
+    size_t n = p->batch->n, all = ob_arena_used(p->batch->arena), values = 0;
+    for (size_t i = 0; i < n; i++)
+        values += p->msgs[i].value.n;
+    size_t share = (all > values ? all - values : 0) / n;
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = p->msgs[i].value.n + share;
+        s->claimed[i].bytes = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
+    }
+}
+
 /* Fills s->claimed from a page; poison reasons go to `reasons` (malloc'd, taken by attach()). */
 static enum ob_status route_page(struct shard *s, struct page *p, char **reasons,
                                  struct ob_err *err)
@@ -70,12 +83,10 @@ static enum ob_status route_page(struct shard *s, struct page *p, char **reasons
             flags = OB_CLAIM_SKIP;
         else if (!fine)
             reasons[i] = strdup(err->text);
-        size_t bytes = m->value.n + m->key.n + 256;
         s->claimed[i] = (struct ob_claimed){
             .ref = ev->ref,
             .hash = m->key_hash,
             .dest = m->dest_hash ? m->dest_hash : 1,
-            .bytes = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes,
             .attempts = ev->attempts,
             .max_attempts = ev->max_attempts,
             .park_n = ev->park_n,
@@ -83,6 +94,7 @@ static enum ob_status route_page(struct shard *s, struct page *p, char **reasons
         };
         s->hashes[i] = m->key_hash;
     }
+    size_up(s, p);
     return OB_OK;
 }
 
