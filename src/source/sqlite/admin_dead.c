@@ -59,7 +59,7 @@ static enum ob_status show(struct ob_admin *a, sqlite3_stmt *st, bool full, stru
 
     if (full && sqlite3_column_type(st, N_DEAD_COLUMNS) != SQLITE_NULL) {
         ob_arena_reset(arena);
-        ret = ob_sqlite_row_event(&a->db, st, N_DEAD_COLUMNS, true, arena, &ev, err);
+        ret = ob_sqlite_row_event(&a->db, st, N_DEAD_COLUMNS, SIZE_MAX, arena, &ev, err);
         ev.attempts = d.attempts;
         d.event = &ev;
     }

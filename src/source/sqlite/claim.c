@@ -30,6 +30,7 @@ static const struct {
     int column;
     size_t offset;
 } slices[] = {
+    {C_PAYLOAD, offsetof(struct ob_event, payload)}, /* first: PAYLOAD */
     {C_ID, offsetof(struct ob_event, id)},
     {C_TYPE, offsetof(struct ob_event, type)},
     {C_AGGREGATE_TYPE, offsetof(struct ob_event, aggregate_type)},
@@ -37,31 +38,27 @@ static const struct {
     {C_KEY, offsetof(struct ob_event, key)},
     {C_TENANT, offsetof(struct ob_event, tenant)},
     {C_TOPIC, offsetof(struct ob_event, topic)},
-    {C_PAYLOAD, offsetof(struct ob_event, payload)},
     {C_HEADERS, offsetof(struct ob_event, headers)},
     {C_METADATA, offsetof(struct ob_event, metadata)},
 };
 #define N_SLICES (sizeof(slices) / sizeof(slices[0]))
+#define PAYLOAD 0
 
-size_t ob_sqlite_row_size(const struct db *db, sqlite3_stmt *st, int first)
+static enum ob_payload_kind payload_kind(const struct db *db, sqlite3_stmt *st, int first,
+                                         struct ob_str payload)
 {
-    (void)db;
-    return (size_t)sqlite3_column_bytes(st, first + C_PAYLOAD);
-}
+    struct ob_str kind = ob_sqlite_column_str(db, st, first + C_KIND);
+    int stored = SQLITE_TEXT;
 
-static enum ob_payload_kind payload_kind(sqlite3_stmt *st, int first)
-{
-    int stored = sqlite3_column_type(st, first + C_PAYLOAD);
-    const char *kind;
-
+    if (!payload.n || !kind.n) /* else it is not NULL and its kind is given: one call less */
+        stored = sqlite3_column_type(st, first + C_PAYLOAD);
     if (stored == SQLITE_NULL)
         return OB_PAYLOAD_NULL;
-    if (sqlite3_column_type(st, first + C_KIND) == SQLITE_NULL)
-        return stored == SQLITE_BLOB ? OB_PAYLOAD_BYTES : OB_PAYLOAD_JSON;
-    kind = (const char *)sqlite3_column_text(st, first + C_KIND);
-    return !kind || *kind == 'b' ? OB_PAYLOAD_BYTES
-           : *kind == 't'        ? OB_PAYLOAD_TEXT
-                                 : OB_PAYLOAD_JSON;
+    if (kind.n)
+        return *kind.p == 'b'   ? OB_PAYLOAD_BYTES
+               : *kind.p == 't' ? OB_PAYLOAD_TEXT
+                                : OB_PAYLOAD_JSON;
+    return stored == SQLITE_BLOB ? OB_PAYLOAD_BYTES : OB_PAYLOAD_JSON;
 }
 
 static int64_t version(sqlite3_stmt *st, int column)
@@ -70,21 +67,20 @@ static int64_t version(sqlite3_stmt *st, int column)
                                                           : sqlite3_column_int64(st, column);
 }
 
-enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, bool payload,
+enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, size_t most,
                                    struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
 {
     struct ob_str raw[N_SLICES];
-    enum ob_payload_kind kind = payload_kind(st, first); /* before its type may be converted */
-    size_t total = 0;
+    size_t total = N_SLICES;
     int64_t max;
     char *p;
 
     for (size_t i = 0; i < N_SLICES; i++) {
-        raw[i] = slices[i].column != C_PAYLOAD || payload
-                     ? ob_sqlite_column_str(db, st, first + slices[i].column)
-                     : (struct ob_str){0};
-        total += raw[i].n + 1;
+        raw[i] = ob_sqlite_column_str(db, st, first + slices[i].column);
+        total += raw[i].n;
     }
+    if (raw[PAYLOAD].n > most)
+        return OB_AGAIN;
     p = ob_arena_alloc(arena, total);
     if (!p)
         return ob_err_set(err, OB_DOWN, "no memory for an event of %zu bytes", total);
@@ -97,7 +93,7 @@ enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int fi
         p += raw[i].n + 1;
     }
     ev->ref = ev->seq = (uint64_t)sqlite3_column_int64(st, first + C_SEQ);
-    ev->payload_kind = kind;
+    ev->payload_kind = payload_kind(db, st, first, raw[PAYLOAD]);
     ev->entity_version = version(st, first + C_ENTITY_VERSION);
     ev->schema_version = version(st, first + C_SCHEMA_VERSION);
     max = sqlite3_column_int64(st, first + C_MAX_ATTEMPTS);
@@ -110,12 +106,10 @@ enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int fi
  * their attempts there and must not start anew (source/sqlite: restart keeps attempts). */
 static enum ob_status load_recorded(struct ob_source *s, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_RECORDED_MAX, err);
+    sqlite3_stmt *st = s->db.st[ST_RECORDED_MAX];
     enum ob_status ret = OB_OK;
     int rc;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     rc = sqlite3_step(st);
     if (rc == SQLITE_ROW) {
@@ -136,9 +130,7 @@ static enum ob_status is_recorded(struct ob_source *s, uint64_t seq, bool *yes, 
     *yes = false;
     if (seq > s->recorded_max)
         return OB_OK;
-    st = ob_sqlite_stmt(&s->db, ST_RECORDED, err);
-    if (!st)
-        return err->status;
+    st = s->db.st[ST_RECORDED];
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)seq);
     rc = sqlite3_step(st);
@@ -154,24 +146,28 @@ static enum ob_status read_page(struct ob_source *s, sqlite3_stmt *st, size_t ma
                                 struct ob_batch *batch, uint64_t *last, struct ob_err *err)
 {
     enum ob_status ret = OB_OK;
-    size_t bytes = 0;
+    size_t left = max_bytes;
     int rc = SQLITE_DONE;
 
-    while (ret == OB_OK && batch->n < max && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+    while (batch->n < max && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        struct ob_event *ev = &batch->events[batch->n];
         uint64_t seq = (uint64_t)sqlite3_column_int64(st, C_SEQ);
         bool recorded;
         ret = is_recorded(s, seq, &recorded, err);
         if (ret == OB_OK && !recorded) {
-            bytes += ob_sqlite_row_size(&s->db, st, 0);
-            if (batch->n && bytes > max_bytes)
-                break;
-            ret = ob_sqlite_row_event(&s->db, st, 0, true, batch->arena, &batch->events[batch->n],
+            ret = ob_sqlite_row_event(&s->db, st, 0, batch->n ? left : SIZE_MAX, batch->arena, ev,
                                       err);
-            batch->n += ret == OB_OK;
+            if (ret == OB_OK) {
+                batch->n++;
+                left -= ev->payload.n < left ? ev->payload.n : left;
+            }
         }
-        if (ret == OB_OK)
-            *last = seq;
+        if (ret != OB_OK)
+            break;
+        *last = seq;
     }
+    if (ret == OB_AGAIN) /* it does not fit: the next page begins with it */
+        return OB_OK;
     if (ret == OB_OK && rc != SQLITE_ROW && rc != SQLITE_DONE)
         ret = ob_sqlite_fail(err, s->db.h, rc, "reading events");
     return ret;
@@ -180,14 +176,12 @@ static enum ob_status read_page(struct ob_source *s, sqlite3_stmt *st, size_t ma
 static enum ob_status page(struct ob_source *s, size_t max, size_t max_bytes, struct ob_batch **out,
                            struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_CLAIM, err);
+    sqlite3_stmt *st = s->db.st[ST_CLAIM];
     struct ob_batch *batch = NULL;
     uint64_t last = s->claimed;
     enum ob_status ret = OB_AGAIN;
     int rc;
 
-    if (!st)
-        return err->status;
     do {
         uint64_t from = last;
         sqlite3_bind_int64(st, 1, (int64_t)from);

@@ -88,28 +88,21 @@ static const char *const sql[ST_MAX] = {
     [ST_DEAD_HASHES] = "SELECT hash FROM outbox_dead" P " AND state = 'dead'",
 };
 
-sqlite3_stmt *ob_sqlite_stmt(struct db *db, enum stmt which, struct ob_err *err)
+static enum ob_status prepare_all(struct db *db, struct ob_err *err)
 {
-    if (!db->st[which]) {
-        int rc = sqlite3_prepare_v3(db->h, sql[which], -1, SQLITE_PREPARE_PERSISTENT,
-                                    &db->st[which], NULL);
-        if (rc != SQLITE_OK) {
-            ob_sqlite_fail(err, db->h, rc, "preparing a statement");
-            return NULL;
-        }
+    for (size_t i = 0; i < ST_MAX; i++) {
+        int rc = sqlite3_prepare_v3(db->h, sql[i], -1, SQLITE_PREPARE_PERSISTENT, &db->st[i], NULL);
+        if (rc != SQLITE_OK)
+            return ob_sqlite_fail(err, db->h, rc, "preparing a statement");
     }
-    return db->st[which];
+    return OB_OK;
 }
 
 enum ob_status ob_sqlite_run(struct db *db, enum stmt which, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, which, err);
-    int rc;
+    int rc = sqlite3_step(db->st[which]);
 
-    if (!st)
-        return err ? err->status : OB_FATAL;
-    rc = sqlite3_step(st);
-    sqlite3_reset(st);
+    sqlite3_reset(db->st[which]);
     return rc == SQLITE_DONE ? OB_OK : ob_sqlite_fail(err, db->h, rc, sql[which]);
 }
 
@@ -146,8 +139,8 @@ struct ob_str ob_sqlite_column_str(const struct db *db, sqlite3_stmt *st, int i)
     if (db->utf16 && sqlite3_column_type(st, i) == SQLITE_TEXT)
         s.p = (const char *)sqlite3_column_text(st, i);
     else
-        s.p = sqlite3_column_blob(st, i);
-    s.n = (size_t)sqlite3_column_bytes(st, i);
+        s.p = sqlite3_column_blob(st, i); /* NULL also for no bytes */
+    s.n = s.p ? (size_t)sqlite3_column_bytes(st, i) : 0;
     return s;
 }
 
@@ -208,7 +201,7 @@ static enum ob_status check_schema(struct db *db, enum open_mode mode, struct ob
                         "the database is in journal mode %s, the relay needs WAL: run `outbox "
                         "schema --apply`",
                         text);
-    return st;
+    return st == OB_OK ? prepare_all(db, err) : st;
 }
 
 static enum ob_status check(struct db *db, enum open_mode mode, struct ob_err *err)

@@ -56,13 +56,11 @@ void ob_sqlite_lost(struct ob_source *s)
 
 static enum ob_status read_cursors(struct ob_source *s, struct cursors *out, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_CURSORS, err);
+    sqlite3_stmt *st = s->db.st[ST_CURSORS];
     enum ob_status ret = OB_OK;
     int rc;
 
     *out = (struct cursors){0};
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
         int64_t shard = sqlite3_column_int64(st, 0), shards = sqlite3_column_int64(st, 1);
@@ -207,12 +205,10 @@ static enum ob_status once(struct ob_source *s, const char *text, struct ob_err 
 
 static enum ob_status load_cursor(struct ob_source *s, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_CURSOR, err);
+    sqlite3_stmt *st = s->db.st[ST_CURSOR];
     enum ob_status ret = OB_OK;
     int rc;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, s->shard);
     rc = sqlite3_step(st);
@@ -330,11 +326,9 @@ enum ob_status ob_sqlite_own(struct ob_source *s, struct ob_err *err)
 static enum ob_status write_beat(struct ob_source *s, const struct ob_beat *beat,
                                  struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_BEAT, err);
+    sqlite3_stmt *st = s->db.st[ST_BEAT];
     enum ob_status ret;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, s->shard);
     sqlite3_bind_int64(st, 3, s->epoch);
@@ -365,9 +359,7 @@ enum ob_status ob_sqlite_beat(struct ob_source *s, const struct ob_beat *beat, b
     if (ret != OB_OK)
         return ret;
     ob_sqlite_wake_watch(&s->wake);
-    st = ob_sqlite_stmt(&s->db, ST_PAUSED, err);
-    if (!st)
-        return err->status;
+    st = s->db.st[ST_PAUSED];
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     *paused = sqlite3_step(st) == SQLITE_ROW && sqlite3_column_int(st, 0) != 0;
     sqlite3_reset(st);

@@ -9,7 +9,9 @@
 struct drain {
     struct ob_source *s;
     struct ob_batch *batch;
-    size_t max, per_key, bytes;
+    size_t max, per_key;
+    size_t bytes; /* payload bytes so far, at most DRAIN_BYTES */
+    bool full;    /* a row did not fit */
     bool (*skip)(void *user, uint64_t hash);
     void *user;
     int64_t lost[LOST_MAX]; /* rows whose event is gone */
@@ -19,12 +21,9 @@ struct drain {
 static enum ob_status lookup(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
                              struct ob_err *err)
 {
-    sqlite3_stmt *any = ob_sqlite_stmt(&s->db, ST_ANY_KEY, err);
-    sqlite3_stmt *one = any ? ob_sqlite_stmt(&s->db, ST_HELD, err) : NULL;
+    sqlite3_stmt *any = s->db.st[ST_ANY_KEY], *one = s->db.st[ST_HELD];
     int rc;
 
-    if (!one)
-        return err->status;
     memset(held, 0, n * sizeof(*held));
     ob_sqlite_bind_str(any, 1, ob_str_c(s->pipeline));
     rc = sqlite3_step(any); /* not reset yet: one read transaction for all */
@@ -55,11 +54,9 @@ enum ob_status ob_sqlite_held(struct ob_source *s, const uint64_t *hashes, size_
 static enum ob_status more_behind(struct ob_source *s, uint64_t hash, int64_t n, bool *more,
                                   struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_KEY_MORE, err);
+    sqlite3_stmt *st = s->db.st[ST_KEY_MORE];
     int rc;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)hash);
     sqlite3_bind_int64(st, 3, n);
@@ -84,29 +81,30 @@ static enum ob_status take_row(struct drain *d, sqlite3_stmt *st, uint64_t hash,
         d->lost[d->n_lost++] = n;
         return OB_OK;
     }
-    d->bytes += ob_sqlite_row_size(&d->s->db, st, 3);
-    if (d->batch->n && d->bytes > DRAIN_BYTES)
-        return OB_AGAIN;
-    ret = ob_sqlite_row_event(&d->s->db, st, 3, true, d->batch->arena, ev, err);
+    ret = ob_sqlite_row_event(&d->s->db, st, 3, d->batch->n ? DRAIN_BYTES - d->bytes : SIZE_MAX,
+                              d->batch->arena, ev, err);
+    if (ret != OB_OK) {
+        d->full = ret == OB_AGAIN;
+        return ret;
+    }
+    d->bytes += ev->payload.n < DRAIN_BYTES - d->bytes ? ev->payload.n : DRAIN_BYTES - d->bytes;
     ev->attempts = attempts < 0 ? 0 : (uint32_t)attempts;
     ev->park_n = n;
     ev->park_hash = hash;
-    d->batch->n += ret == OB_OK;
-    return ret;
+    d->batch->n++;
+    return OB_OK;
 }
 
 /* The first rows of one hash. */
 static enum ob_status drain_key(struct drain *d, uint64_t hash, struct ob_err *err)
 {
     struct ob_source *s = d->s;
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_KEY_ROWS, err);
+    sqlite3_stmt *st = s->db.st[ST_KEY_ROWS];
     size_t room = d->max - d->batch->n, before = d->batch->n;
     struct ob_drained *to;
     enum ob_status ret = OB_OK;
     int rc = SQLITE_DONE;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)hash);
     sqlite3_bind_int64(st, 3, (int64_t)(room < d->per_key ? room : d->per_key));
@@ -130,13 +128,11 @@ static enum ob_status walk(struct drain *d, uint64_t dest, int64_t now, int64_t 
                            struct ob_err *err)
 {
     struct ob_source *s = d->s;
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_KEYS, err);
+    sqlite3_stmt *st = s->db.st[ST_KEYS];
     enum ob_status ret = OB_OK;
     int rc = SQLITE_DONE;
 
     *next = INT64_MAX;
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)dest);
     while (ret == OB_OK && (rc = sqlite3_step(st)) == SQLITE_ROW) {
@@ -144,8 +140,8 @@ static enum ob_status walk(struct drain *d, uint64_t dest, int64_t now, int64_t 
         int64_t due = sqlite3_column_int64(st, 1);
         if (!ob_sqlite_mine(s, hash) || (d->skip && d->skip(d->user, hash)))
             continue;
-        if (!d->batch || (dest == 0 && due > now) || d->batch->n >= d->max ||
-            d->bytes > DRAIN_BYTES || d->n_lost == LOST_MAX) {
+        if (!d->batch || (dest == 0 && due > now) || d->batch->n >= d->max || d->full ||
+            d->n_lost == LOST_MAX) {
             *next = due;
             break;
         }
@@ -243,12 +239,10 @@ enum ob_status ob_sqlite_drain(struct ob_source *s, uint64_t dest, int64_t now_w
 static enum ob_status next_dest(struct ob_source *s, int64_t lo, int64_t hi, int64_t *dest,
                                 struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_DEST_NEXT, err);
+    sqlite3_stmt *st = s->db.st[ST_DEST_NEXT];
     enum ob_status ret = OB_AGAIN;
     int rc;
 
-    if (!st)
-        return err->status;
     if (lo > hi)
         return OB_AGAIN;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
@@ -275,9 +269,7 @@ static enum ob_status dest_is_mine(struct ob_source *s, int64_t dest, bool *mine
     *mine = s->shards == 1;
     if (*mine)
         return OB_OK;
-    st = ob_sqlite_stmt(&s->db, ST_DEST_KEYS, err);
-    if (!st)
-        return err->status;
+    st = s->db.st[ST_DEST_KEYS];
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, dest);
     while (!*mine && (rc = sqlite3_step(st)) == SQLITE_ROW)

@@ -28,10 +28,8 @@ enum ob_status ob_sqlite_step_one(struct db *db, sqlite3_stmt *st, int64_t *valu
 static enum ob_status set_key(struct db *db, const char *pipeline, uint64_t hash, int64_t dest,
                               int64_t due, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, ST_KEY_SET, err);
+    sqlite3_stmt *st = db->st[ST_KEY_SET];
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)hash);
     sqlite3_bind_int64(st, 3, dest);
@@ -42,10 +40,8 @@ static enum ob_status set_key(struct db *db, const char *pipeline, uint64_t hash
 static enum ob_status delete_key(struct db *db, const char *pipeline, uint64_t hash,
                                  struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, ST_KEY_DELETE, err);
+    sqlite3_stmt *st = db->st[ST_KEY_DELETE];
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)hash);
     return ob_sqlite_run(db, ST_KEY_DELETE, err);
@@ -55,11 +51,9 @@ static enum ob_status delete_key(struct db *db, const char *pipeline, uint64_t h
 static enum ob_status head(struct db *db, const char *pipeline, uint64_t hash, int64_t *n,
                            int64_t *due, int64_t *dest, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, ST_HEAD_PARKED, err);
+    sqlite3_stmt *st = db->st[ST_HEAD_PARKED];
     int rc;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)hash);
     rc = sqlite3_step(st);
@@ -78,11 +72,9 @@ enum ob_status ob_sqlite_rekey(struct db *db, const char *pipeline, uint64_t has
                                struct ob_err *err)
 {
     int64_t n = INT64_MAX, due = 0, dest = 0, dead = INT64_MAX;
-    sqlite3_stmt *st = ob_sqlite_stmt(db, ST_HEAD_DEAD, err);
+    sqlite3_stmt *st = db->st[ST_HEAD_DEAD];
     enum ob_status ret;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     sqlite3_bind_int64(st, 2, (int64_t)hash);
     ret = ob_sqlite_step_one(db, st, &dead, "reading the first event of a key", err);
@@ -132,12 +124,10 @@ static void write_history(struct ob_source *s, struct ob_str old, const struct o
 static enum ob_status read_parked(struct ob_source *s, const struct ob_settle_op *op,
                                   uint64_t *hash, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_PARK_GET, err);
+    sqlite3_stmt *st = s->db.st[ST_PARK_GET];
     enum ob_status ret = OB_OK;
     int rc;
 
-    if (!st)
-        return err->status;
     ob_buf_reset(&s->history);
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, op->park_n);
@@ -169,12 +159,10 @@ static void bind_history(struct ob_source *s, sqlite3_stmt *st, int i)
 enum ob_status ob_sqlite_delete_parked(struct ob_source *s, int64_t n, uint64_t *hash,
                                        struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_PARK_DELETE, err);
+    sqlite3_stmt *st = s->db.st[ST_PARK_DELETE];
     enum ob_status ret;
     int64_t found;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, n);
     ret = ob_sqlite_step_one(&s->db, st, &found, "deleting a parked event", err);
@@ -188,10 +176,8 @@ static enum ob_status insert_dead(struct ob_source *s, const struct ob_settle_op
                                   int64_t n, bool gone, int64_t *given, struct ob_err *err)
 {
     const struct ob_event *ev = op->event;
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_DEAD, err);
+    sqlite3_stmt *st = s->db.st[ST_DEAD];
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, n);
     sqlite3_bind_int64(st, 3, (int64_t)ev->ref);
@@ -213,10 +199,8 @@ static enum ob_status insert_dead(struct ob_source *s, const struct ob_settle_op
 static enum ob_status insert_parked(struct ob_source *s, const struct ob_settle_op *op, int64_t n,
                                     int64_t *given, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_PARK, err);
+    sqlite3_stmt *st = s->db.st[ST_PARK];
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, n);
     sqlite3_bind_int64(st, 3, (int64_t)op->hash);
@@ -235,12 +219,10 @@ static enum ob_status insert_parked(struct ob_source *s, const struct ob_settle_
 static enum ob_status park_new(struct ob_source *s, const struct ob_settle_op *op, int64_t n,
                                int64_t *given, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_EVENT_THERE, err);
+    sqlite3_stmt *st = s->db.st[ST_EVENT_THERE];
     enum ob_status ret;
     int64_t there;
 
-    if (!st)
-        return err->status;
     ob_buf_reset(&s->history);
     if (op->spent)
         write_history(s, (struct ob_str){0}, op);
@@ -255,12 +237,10 @@ static enum ob_status park_again(struct ob_source *s, const struct ob_settle_op 
                                  struct ob_err *err)
 {
     enum ob_status ret = read_parked(s, op, hash, err);
-    sqlite3_stmt *st = ret == OB_OK ? ob_sqlite_stmt(&s->db, ST_PARK_UPDATE, err) : NULL;
+    sqlite3_stmt *st = s->db.st[ST_PARK_UPDATE];
 
     if (ret != OB_OK)
         return ret == OB_AGAIN ? OB_OK : ret;
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, op->park_n);
     sqlite3_bind_int64(st, 3, op->attempts);

@@ -24,13 +24,10 @@ static enum ob_status apply_all(struct ob_source *s, const struct ob_settle *set
                                 struct ob_err *err)
 {
     bool numbers = needs_number(settle);
-    sqlite3_stmt *get = numbers ? ob_sqlite_stmt(&s->db, ST_LAST_N, err) : NULL;
-    sqlite3_stmt *set = get ? ob_sqlite_stmt(&s->db, ST_LAST_N_SET, err) : NULL;
+    sqlite3_stmt *get = s->db.st[ST_LAST_N], *set = s->db.st[ST_LAST_N_SET];
     enum ob_status st = OB_OK;
     int64_t last_n = 0;
 
-    if (numbers && !set)
-        return err->status;
     if (numbers) {
         ob_sqlite_bind_str(get, 1, ob_str_c(s->pipeline));
         st = ob_sqlite_step_one(&s->db, get, &last_n, "reading the last number", err);
@@ -81,11 +78,9 @@ static enum ob_status rekey_all(struct ob_source *s, struct ob_settled *out, siz
 /* The outcome of the last try: committed after all? */
 static enum ob_status look_back(struct ob_source *s, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_CURSOR, err);
+    sqlite3_stmt *st = s->db.st[ST_CURSOR];
     int rc;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, s->shard);
     rc = sqlite3_step(st);
@@ -115,11 +110,9 @@ static struct counted count(const struct ob_source *s, const struct ob_settle *s
 /* The fence, and the cursor with it. */
 static enum ob_status move(struct ob_source *s, const struct ob_settle *settle, struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_SETTLE, err);
+    sqlite3_stmt *st = s->db.st[ST_SETTLE];
     enum ob_status ret;
 
-    if (!st)
-        return err->status;
     s->tried = count(s, settle);
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, s->shard);
@@ -216,13 +209,11 @@ enum ob_status ob_sqlite_settle(struct ob_source *s, struct ob_settle *settle,
 enum ob_status ob_sqlite_settle_lost(struct ob_source *s, const int64_t *n, size_t count_n,
                                      struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(&s->db, ST_LOST, err);
+    sqlite3_stmt *st = s->db.st[ST_LOST];
     const struct ob_settle nothing = {0};
     enum ob_status ret;
     bool held;
 
-    if (!st)
-        return err->status;
     ret = make_room(s, count_n, err);
     if (ret == OB_OK)
         memset(s->touched, 0, count_n * sizeof(*s->touched));

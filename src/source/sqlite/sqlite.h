@@ -74,7 +74,8 @@ enum stmt {
     ST_MAX,
 };
 
-/* A connection, with statements that are prepared once, when first used. */
+/* A connection, with statements that are prepared once, when it is opened (not with OPEN_ANY and
+ * OPEN_MAKE: there may be no tables yet). */
 struct db {
     sqlite3 *h;
     sqlite3_stmt *st[ST_MAX];
@@ -94,8 +95,6 @@ enum open_mode {
 enum ob_status ob_sqlite_db_open(struct db *db, const char *path, enum open_mode mode,
                                  int64_t busy_ms, struct ob_err *err) OB_MUST_CHECK;
 void ob_sqlite_db_close(struct db *db);
-/* NULL with err set: it cannot be prepared. */
-sqlite3_stmt *ob_sqlite_stmt(struct db *db, enum stmt which, struct ob_err *err);
 /* Steps a statement that gives no rows, then resets it. */
 enum ob_status ob_sqlite_run(struct db *db, enum stmt which, struct ob_err *err) OB_MUST_CHECK;
 /* A transaction that may write. OB_RETRY: busy. */
@@ -223,16 +222,19 @@ enum ob_status ob_sqlite_claim(struct ob_source *s, size_t max, size_t max_bytes
 void ob_sqlite_rewind(struct ob_source *s);
 
 /* The columns of an event, in this order, for row_event(). */
-#define EVENT_COLUMNS                                                                              \
-    "e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.key, e.tenant, e.topic, e.payload,"  \
-    " e.payload_kind, e.headers, e.metadata, e.entity_version, e.schema_version, e.max_attempts,"  \
+#define EVENT_COLUMNS_WITH(payload)                                                                \
+    "e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.key, e.tenant, e.topic, " payload    \
+    ", e.payload_kind, e.headers, e.metadata, e.entity_version, e.schema_version, e.max_attempts," \
     " e.created_at"
+#define EVENT_COLUMNS EVENT_COLUMNS_WITH("e.payload")
+/* An empty payload of the same kind: the bytes are not read. */
+#define EVENT_COLUMNS_ONLY                                                                         \
+    EVENT_COLUMNS_WITH("CASE typeof(e.payload) WHEN 'null' THEN NULL WHEN 'blob' THEN x''"         \
+                       " ELSE '' END")
 #define N_EVENT_COLUMNS 16
-/* Bytes of the row's values. */
-size_t ob_sqlite_row_size(const struct db *db, sqlite3_stmt *st, int first);
-/* Fills ev from the columns that start at `first`; one allocation for all its bytes. Without
- * payload, that is left empty. */
-enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, bool payload,
+/* Fills ev from the columns that start at `first`; one allocation for all its bytes. OB_AGAIN: its
+ * payload has more than `most` bytes; nothing was taken. */
+enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, size_t most,
                                    struct ob_arena *arena, struct ob_event *ev, struct ob_err *err);
 
 enum ob_status ob_sqlite_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,

@@ -9,12 +9,10 @@
 static enum ob_status number(struct db *db, enum stmt which, const char *pipeline, int64_t *out,
                              struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, which, err);
+    sqlite3_stmt *st = db->st[which];
     enum ob_status ret = OB_AGAIN;
     int rc;
 
-    if (!st)
-        return err->status;
     if (pipeline)
         ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     rc = sqlite3_step(st);
@@ -31,12 +29,10 @@ static enum ob_status number(struct db *db, enum stmt which, const char *pipelin
 static enum ob_status oldest(struct db *db, const char *pipeline, uint64_t pos, int64_t *created,
                              struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, ST_OLDEST, err);
+    sqlite3_stmt *st = db->st[ST_OLDEST];
     int64_t parked = INT64_MAX;
     enum ob_status ret;
 
-    if (!st)
-        return err->status;
     sqlite3_bind_int64(st, 1, (int64_t)pos);
     *created = INT64_MAX;
     ret = number(db, ST_OLDEST, NULL, created, err);
@@ -50,11 +46,9 @@ static enum ob_status oldest(struct db *db, const char *pipeline, uint64_t pos, 
 static enum ob_status counts(struct db *db, const char *pipeline, struct ob_source_status *out,
                              struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, ST_COUNTS, err);
+    sqlite3_stmt *st = db->st[ST_COUNTS];
     int rc;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     rc = sqlite3_step(st);
     if (rc == SQLITE_ROW) {
@@ -93,12 +87,10 @@ static enum ob_status count_hashes(struct db *db, enum stmt which, const char *p
                                    unsigned shard, unsigned shards, int64_t *out,
                                    struct ob_err *err)
 {
-    sqlite3_stmt *st = ob_sqlite_stmt(db, which, err);
+    sqlite3_stmt *st = db->st[which];
     int64_t n = 0;
     int rc;
 
-    if (!st)
-        return err->status;
     ob_sqlite_bind_str(st, 1, ob_str_c(pipeline));
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
         n += ob_shard_of((uint64_t)sqlite3_column_int64(st, 0), shards) == shard;
