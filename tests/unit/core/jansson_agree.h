@@ -31,7 +31,7 @@ static inline bool jansson_agrees(struct ob_str text, enum ob_status st, const s
 
     if (doc)
         agrees = st == OB_OK || strstr(err->text, "nested too deep") ||
-                 (text.n && memchr(text.p, 0, text.n));
+                 (text.n && (text.p && memchr(text.p, 0, text.n)));
     else
         agrees = st != OB_OK || jansson_may_refuse(&e);
     if (!agrees)
