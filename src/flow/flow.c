@@ -143,7 +143,7 @@ size_t ob_flow_room(const struct ob_flow *f, uint64_t *bytes)
         size_t most = half > f->n_used ? half - f->n_used : 0;
         room = room < most ? room : most;
     }
-    if (left == 0 && f->n_used > 0)
+    if (left == 0 && f->n_used > 0 && !OB_MUTANT(M_WINDOW_UNBOUNDED))
         room = 0;
     if (bytes)
         *bytes = left > 0 ? left : 1;
@@ -174,7 +174,8 @@ static void claim_one(struct ob_flow *f, const struct ob_claimed *c, uint64_t *t
     ob__key_append(f, ki, i);
     if ((c->flags & OB_CLAIM_HELD) && !k->durable)
         k->durable = true;
-    if (ob__key_held(f, k) && !k->last_page && !f->down && !OB_MUTANT(M_IGNORE_HOLD)) {
+    if (ob__key_held(f, k) && !k->last_page && !OB_MUTANT(M_IGNORE_HOLD) &&
+        (!f->down || OB_MUTANT(M_DOWN_PARKS))) {
         ob__key_hold(f, ki, false); /* also those that came before it was known to be held */
         return;
     }
@@ -274,7 +275,7 @@ void ob_flow_drained(struct ob_flow *f, int64_t now, const struct ob_claimed *c,
 static void find_probe(struct ob_flow *f, int64_t now)
 {
     if (!f->down || f->probe != NIL || f->n_ready > 0 || f->n_todo > 0 || f->settling ||
-        f->n_used == f->n_in_flight)
+        f->n_used == f->n_in_flight || OB_MUTANT(M_NO_PROBE_FOUND))
         return;
     if (ob_flow_room(f, NULL) > 0 && now < f->probe_at + f->c.park_after_ms)
         return;
@@ -327,7 +328,7 @@ int64_t ob_flow_wake_at(const struct ob_flow *f, int64_t now)
             at = earlier(at, soon(d->drain_at, now));
             continue;
         }
-        if (d->probe == NIL)
+        if (d->probe == NIL && !OB_MUTANT(M_SLEEPS))
             at = earlier(at, soon(d->probe_at, now));
         if (!d->parking)
             at = earlier(at, soon(d->since_ms + f->c.park_after_ms, now));

@@ -176,6 +176,19 @@ enum {
     M_DOWN_PARKS,            /* an outage parks what waits */
     M_SETTLE_FAILED_OK,      /* a settle that failed counts as recorded */
     M_NUMBERED_LATE,         /* those in flight before a parked one get their rows after it */
+    M_ROWS_OVERTAKE,         /* rows that come back go again although an earlier one waits */
+    M_READY_IN_OUTAGE,       /* what was ready behind a failed one goes when the sink is down */
+    M_NO_PROBE_FOUND,        /* a window full of held events keeps the breaker open for ever */
+    M_PROBE_KEEPS_PLACE,     /* a large row that probes stays in the window */
+    M_BLAMES_ANYBODY,        /* a time-out of a silent destination costs an attempt */
+    M_LATE_VERDICT_LOST,     /* a verdict during the settle of its event is forgotten */
+    M_NO_BACKOFF,            /* a failed event is due at once */
+    M_CURSOR_PASSES_WAITING, /* the cursor passes what waits in the window */
+    M_ROW_KEPT,              /* a delivered event's row is not deleted */
+    M_SLEEPS,                /* the time of a blocked destination's probe is forgotten */
+    M_OVERFLOW_FORGOTTEN,    /* held hashes that have no place are taken for free */
+    M_ATTEMPT_FORGOTTEN,     /* a spent attempt is recorded one settle late */
+    M_WINDOW_UNBOUNDED,      /* bytes do not count */
 };
 
 /* states.c */

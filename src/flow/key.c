@@ -46,7 +46,7 @@ void ob__key_drop_if_idle(struct ob_flow *f, uint32_t ki)
             f->n_idle_held++;
             return;
         }
-        f->incomplete = true;
+        f->incomplete = !OB_MUTANT(M_OVERFLOW_FORGOTTEN);
     }
     uint32_t *at = &f->key_bucket[bucket(f, k->hash)];
     while (*at != ki)
@@ -220,7 +220,7 @@ static void hold_fresh(struct ob_flow *f, uint32_t i)
 {
     if (!f->down || f->no_probe || OB_MUTANT(M_DOWN_PARKS)) {
         ob__slot_park(f, i, ON_HOLD, 0);
-    } else if (f->slots[i].state == S_READY) {
+    } else if (f->slots[i].state == S_READY && !OB_MUTANT(M_READY_IN_OUTAGE)) {
         ob__ready_unlink(f, i);
         ob__move(f, &f->slots[i], ON_BACK);
     }

@@ -179,7 +179,8 @@ static void on_failed(struct ob_flow *f, int64_t now, uint32_t i, bool reject)
         ob__slot_die(f, i, ON_EXHAUSTED);
     } else {
         f->st.retried++;
-        ob__slot_park(f, i, ON_RETRY, now + ob_backoff_ms(&f->c.retry, s->attempts, &f->rand));
+        int64_t wait = ob_backoff_ms(&f->c.retry, s->attempts, &f->rand);
+        ob__slot_park(f, i, ON_RETRY, OB_MUTANT(M_NO_BACKOFF) ? now : now + wait);
         ob__key_hold(f, k, true);
     }
     ob__key_dirty(f, k);
@@ -203,7 +204,8 @@ static void make_room(struct ob_flow *f, uint32_t i)
     struct slot *s = &f->slots[i];
     uint32_t k = s->key;
     bool scarce = f->bytes > f->c.window_bytes / 2 || f->blocked_live >= ob__blocked_share(f);
-    if (!s->park_n || !f->dests[s->dest].parking || f->down || !scarce)
+    if (!s->park_n || !f->dests[s->dest].parking || f->down || !scarce ||
+        OB_MUTANT(M_PROBE_KEEPS_PLACE))
         return;
     s->flags |= F_WAITS_DEST;
     ob__slot_park(f, i, ON_HOLD, 0);
@@ -230,7 +232,7 @@ void ob__verdict(struct ob_flow *f, int64_t now, uint32_t i, enum ob_verdict v)
         f->dests[di].probe = NIL;
     if (sink_probe)
         f->probe = NIL;
-    if (v == OB_V_RETRY && (s->flags & F_UNBLAMED))
+    if (v == OB_V_RETRY && (s->flags & F_UNBLAMED) && !OB_MUTANT(M_BLAMES_ANYBODY))
         v = OB_V_BLOCKED;
     s->flags &= (uint8_t) ~(F_CANCEL | F_UNBLAMED);
     if (OB_MUTANT(M_RETURNED_LOST) && v == OB_V_RETURNED)
@@ -282,8 +284,8 @@ void ob_flow_verdicts(struct ob_flow *f, int64_t now, const struct ob_flow_verdi
         if (!ours) {
             f->st.late++;
         } else if (s->flags & F_SETTLING) {
-            s->flags |=
-                F_LATE; /* its row is being written: ob_flow_settle_end() comes back to it */
+            /* Its row is being written: ob_flow_settle_end() comes back to it. */
+            s->flags |= OB_MUTANT(M_LATE_VERDICT_LOST) ? 0 : F_LATE;
             s->late = (uint8_t)v[p].verdict;
             if (v[p].verdict != OB_V_RETURNED)
                 note_ack(f, now, s);

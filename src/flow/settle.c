@@ -2,14 +2,13 @@
 /* settle - what is to be recorded at the source, and what follows when it is. */
 #include "flow/internal.h"
 
-#include <stdlib.h>
-
 static bool passable(const struct ob_flow *f, const struct ring *r)
 {
     if (r->slot == NIL)
         return true;
     const struct slot *s = &f->slots[r->slot];
-    if (OB_MUTANT(M_SETTLE_BEFORE_ACK) && s->state == S_SENT)
+    if ((OB_MUTANT(M_SETTLE_BEFORE_ACK) && s->state == S_SENT) ||
+        (OB_MUTANT(M_CURSOR_PASSES_WAITING) && s->state == S_WAITING))
         return true;
     /* All of these are in this settle, or have their row already. */
     return s->state == S_PARKING || s->state == S_DYING || s->state == S_DELIVERED ||
@@ -32,12 +31,14 @@ static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
         .token = s->token,
         .hash = f->keys[s->key].hash,
         .park_n = s->park_n,
-        .attempts = s->attempts,
+        .attempts = s->attempts - (OB_MUTANT(M_ATTEMPT_FORGOTTEN) && (s->flags & F_SPENT)),
         .spent = (s->flags & F_SPENT) != 0,
     };
     switch (s->state) {
     case S_DELIVERED:
         op->kind = OB_SETTLE_PUBLISHED;
+        if (OB_MUTANT(M_ROW_KEPT))
+            op->park_n = 0;
         break;
     case S_DYING:
         op->kind = OB_SETTLE_DEAD;
@@ -55,11 +56,36 @@ static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
     }
 }
 
-static int by_claim(const void *a, const void *b)
+static void sift(const struct ob_flow *f, uint32_t at, uint32_t n)
 {
-    uint64_t x = ((const struct ob_settle_op *)a)->token,
-             y = ((const struct ob_settle_op *)b)->token;
-    return (x > y) - (x < y); /* tokens rise with claims */
+    for (uint32_t child; (child = 2 * at + 1) < n; at = child) {
+        const struct slot *slots = f->slots;
+        if (child + 1 < n && slots[f->todo[child]].token < slots[f->todo[child + 1]].token)
+            child++;
+        if (slots[f->todo[at]].token >= slots[f->todo[child]].token)
+            return;
+        uint32_t t = f->todo[at];
+        f->todo[at] = f->todo[child];
+        f->todo[child] = t;
+    }
+}
+
+/* Claim order; tokens rise with claims. In place: qsort() may take memory. */
+static void sort_todo(struct ob_flow *f)
+{
+    uint32_t n = 1;
+    while (n < f->n_todo && f->slots[f->todo[n - 1]].token < f->slots[f->todo[n]].token)
+        n++;
+    if (n >= f->n_todo)
+        return;
+    for (uint32_t i = f->n_todo / 2; i-- > 0;)
+        sift(f, i, f->n_todo);
+    for (uint32_t end = f->n_todo; end-- > 1;) {
+        uint32_t t = f->todo[0];
+        f->todo[0] = f->todo[end];
+        f->todo[end] = t;
+        sift(f, 0, end);
+    }
 }
 
 bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
@@ -67,7 +93,7 @@ bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
     if (ob_flow_settle_at(f) == FOREVER)
         return false;
     *s = (struct ob_settle){.ops = s->ops, .delivered = f->delivered_new};
-    bool sorted = true;
+    sort_todo(f);
     for (uint32_t n = 0; n < f->n_todo; n++) {
         uint32_t i = f->todo[n];
         struct slot *t = &f->slots[i];
@@ -77,13 +103,9 @@ bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
             continue;
         }
         t->flags |= F_SETTLING;
-        fill(f, now, t, &s->ops[s->n]);
-        sorted = sorted && (s->n == 0 || s->ops[s->n - 1].token < s->ops[s->n].token);
-        s->n++;
+        fill(f, now, t, &s->ops[s->n++]);
     }
     f->n_todo = 0;
-    if (!sorted)
-        qsort(s->ops, s->n, sizeof(s->ops[0]), by_claim);
     f->ring_cut = f->ring_head;
     while (f->ring_cut < f->ring_tail && passable(f, &f->ring[f->ring_cut % f->ring_cap]))
         s->ref = f->ring[f->ring_cut++ % f->ring_cap].ref;

@@ -145,7 +145,7 @@ void ob__slot_park(struct ob_flow *f, uint32_t i, enum on on, int64_t due_ms)
     if (s->state == S_OVERDUE)
         k->n_parking--; /* counted when it became overdue */
     if (s->park_n || s->state == S_SENT || s->state == S_OVERDUE || k->n_sent > 0)
-        k->drop = true;
+        k->drop = !OB_MUTANT(M_ROWS_OVERTAKE);
     if (s->prev != NIL && !OB_MUTANT(M_NUMBERED_LATE)) {
         ob__slot_overdue(f, s->prev);
         park_before(f, i);

@@ -158,6 +158,39 @@ static void check_op(struct sim *w, struct sim_node *n, const struct ob_settle_o
     n->seen[t->ev].dies = true;
 }
 
+/* Nothing of its hash is held, in flight or about to be recorded: it may be sent. */
+static bool may_go(const struct sim *w, const struct sim_node *n, const struct ob_settle *s,
+                   uint64_t hash)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->ops[i].hash == hash)
+            return false;
+    for (unsigned i = 0; i < n->n_tok; i++)
+        if (n->tok[i].in_flight && w->ev[n->tok[i].ev].hash == hash)
+            return false;
+    return !sim_held(w, hash);
+}
+
+/* While the sink is down nothing is parked, unless everything in the window stands behind parked
+ * rows: so nothing that came since, beside something that could have probed all the time. */
+static void check_outage(struct sim *w, const struct sim_node *n, const struct ob_settle *s)
+{
+    const struct sim_tok *parked = NULL;
+    bool could_probe = false;
+    for (unsigned i = 0; n->down_told && i < n->n_tok; i++) {
+        const struct sim_tok *t = &n->tok[i];
+        if (t->claimed_at > n->down_at && !t->drained && !n->seen[t->ev].sent) {
+            for (size_t j = 0; j < s->n; j++)
+                if (s->ops[j].token == t->token && s->ops[j].kind == OB_SETTLE_PARK)
+                    parked = t;
+        } else if (t->claimed_at < n->down_at && !t->in_flight && !t->drained && !t->poison) {
+            could_probe = could_probe || may_go(w, n, s, w->ev[t->ev].hash);
+        }
+    }
+    if (parked && could_probe)
+        sim_fail(w, "outage", "event %u is parked while the sink is down", parked->ev);
+}
+
 void sim_check_ops(struct sim *w, struct sim_node *n, const struct ob_settle *s)
 {
     uint64_t last = 0;
@@ -174,6 +207,7 @@ void sim_check_ops(struct sim *w, struct sim_node *n, const struct ob_settle *s)
         last = s->ops[i].token;
         check_op(w, n, &s->ops[i], t);
     }
+    check_outage(w, n, s);
     for (unsigned i = 0; i < n->n_tok && !w->failed; i++)
         if (n->tok[i].unsaved > n->tok[i].saving)
             sim_fail(w, "attempts", "event %u: a spent attempt is not part of the next settle",
@@ -238,6 +272,11 @@ void sim_check_bounds(struct sim *w, struct sim_node *n)
         sim_fail(w, "memory", "%u held hashes, %u blocked destinations", st.held, st.blocked_dests);
     if (sim_flow_allocated)
         sim_fail(w, "memory", "flow took memory after its start");
+    int64_t probe = (int64_t)c->probe.max_ms * (100 + c->probe.jitter_pct) / 100;
+    probe += (int64_t)c->publish_timeout_ms + c->park_after_ms + 1000;
+    if (st.blocked_dests && !st.down && ob_flow_wake_at(n->flow, w->now) > w->now + probe)
+        sim_fail(w, "wake", "a blocked destination is not looked at within %lld ms",
+                 (long long)probe);
     int64_t soon = c->settle_every_ms > 1000 ? c->settle_every_ms : 1000;
     if (unsaved && !n->settling && ob_flow_settle_at(n->flow) > w->now + soon)
         sim_fail(w, "attempts", "a spent attempt is not recorded within %lld ms", (long long)soon);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mutants - deliberate bugs, in flow and in what surrounds it. A simulation that does not find each
  * of them proves nothing about the code that has none. */
+#include "flow/internal.h"
 #include "pool.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_SEEDS 4000 /* each must be found within so many schedules */
+#define MAX_SEEDS 20000 /* each must be found within so many schedules */
 
 const struct sim_mutant_info sim_mutants[] = {
     /* around flow: the source, the sink, the relay's glue */
@@ -35,6 +36,40 @@ const struct sim_mutant_info sim_mutants[] = {
      0},
     {"outage-is-retry", "the sink answers retry when its connection is lost", SIM_M_OUTAGE_IS_RETRY,
      0},
+    /* in flow */
+    {"settle-before-ack", "the cursor passes what is only accepted", 0, M_SETTLE_BEFORE_ACK},
+    {"cursor-passes-waiting", "the cursor passes what waits in the window", 0,
+     M_CURSOR_PASSES_WAITING},
+    {"ignore-hold", "fresh events of a held key flow", 0, M_IGNORE_HOLD},
+    {"outage-spends", "being given back costs an attempt", 0, M_OUTAGE_SPENDS},
+    {"blocked-spends", "a blocked destination costs an attempt", 0, M_BLOCKED_SPENDS},
+    {"blames-anybody", "a time-out of a silent destination costs an attempt", 0, M_BLAMES_ANYBODY},
+    {"many-per-key", "many in flight per key on any sink", 0, M_MANY_PER_KEY},
+    {"cross-destination", "many in flight per key across destinations", 0, M_CROSS_DEST},
+    {"blocked-fills", "events of a blocked destination fill the window", 0, M_BLOCKED_FILLS},
+    {"returned-lost", "what is given back counts as delivered", 0, M_RETURNED_LOST},
+    {"forget-followers", "those behind a failed one go on", 0, M_FORGET_FOLLOWERS},
+    {"no-max-attempts", "poison is tried for ever", 0, M_NO_MAX_ATTEMPTS},
+    {"dead-unrecorded", "the key goes on before its dead event is recorded", 0, M_DEAD_UNRECORDED},
+    {"release-early", "a hash is released while rows are on their way", 0, M_RELEASE_EARLY},
+    {"stale-token", "a verdict of before counts for the slot's new event", 0, M_STALE_TOKEN},
+    {"resend-accepted", "an overdue one is sent again before its verdict", 0, M_RESEND_ACCEPTED},
+    {"down-parks", "an outage parks what waits", 0, M_DOWN_PARKS},
+    {"settle-failed-ok", "a settle that failed counts as recorded", 0, M_SETTLE_FAILED_OK},
+    {"numbered-late", "rows in flight are numbered behind their followers", 0, M_NUMBERED_LATE},
+    {"rows-overtake", "rows that come back overtake an earlier one", 0, M_ROWS_OVERTAKE},
+    {"ready-in-outage", "what was ready behind a failed one goes in an outage", 0,
+     M_READY_IN_OUTAGE},
+    {"no-probe-found", "a window of held events keeps the breaker open", 0, M_NO_PROBE_FOUND},
+    {"probe-keeps-place", "a large row that probes stays in the window", 0, M_PROBE_KEEPS_PLACE},
+    {"late-verdict-lost", "a verdict during the settle of its event is lost", 0,
+     M_LATE_VERDICT_LOST},
+    {"no-backoff", "a failed event is due at once", 0, M_NO_BACKOFF},
+    {"row-kept", "a delivered event's row is not deleted", 0, M_ROW_KEPT},
+    {"sleeps", "the time of a blocked destination's probe is forgotten", 0, M_SLEEPS},
+    {"overflow-forgotten", "held hashes without a place count as free", 0, M_OVERFLOW_FORGOTTEN},
+    {"attempt-forgotten", "a spent attempt is recorded one settle late", 0, M_ATTEMPT_FORGOTTEN},
+    {"window-unbounded", "bytes do not count", 0, M_WINDOW_UNBOUNDED},
 };
 const unsigned sim_mutants_n = sizeof sim_mutants / sizeof sim_mutants[0];
 

@@ -191,6 +191,7 @@ static void hear_states(struct sim *w, struct sim_node *n)
         SIM_TRACE(w, "owner %u hears that the sink is %s", n->id,
                   lib->tell_sink > 0 ? "up" : "down");
         FLOW(ob_flow_sink(n->flow, w->now, lib->tell_sink > 0));
+        n->down_at = n->down_told ? n->down_at : w->now;
         n->down_told = lib->tell_sink < 0;
         n->down_probes = 0;
         lib->tell_sink = 0;
@@ -340,6 +341,9 @@ static void add_token(struct sim *w, struct sim_node *n, uint64_t token, unsigne
         return;
     }
     n->last_token = token;
+    if (c->park_n && c->attempts < w->ev[ev].recorded)
+        sim_fail(w, "attempts", "event %u: %u of %u recorded attempts are left", ev, c->attempts,
+                 w->ev[ev].recorded);
     /* Parked ahead of the cursor by an earlier owner, published by this one, then read again. */
     if (!c->park_n && n->seen[ev].drained && w->conf.flow.log_source && w->ev[ev].excuse)
         n->seen[ev].answered = false;
@@ -523,6 +527,7 @@ static bool submit(struct sim *w, struct sim_node *n, size_t *sent)
     if (w->mutant == SIM_M_ACCEPTED_IS_DELIVERED)
         for (size_t i = 0; i < taken; i++) {
             struct ob_flow_verdict v = {.token = tokens[i], .verdict = OB_V_DELIVERED};
+            sim_tok_find(n, tokens[i])->in_flight = false;
             FLOW(ob_flow_verdicts(n->flow, w->now, &v, 1));
         }
     return true;

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BLOCK 16
+#define BLOCK 16 /* seeds that a process takes at a time */
 
 bool sim_in_flow, sim_flow_allocated;
 
@@ -152,11 +152,12 @@ static void work(const struct sim_job *job, struct shared *sh, struct worker *me
 {
     static struct sim w;
     set_flow_mutant(job->mutant);
+    uint64_t block = job->crash_everywhere ? 1 : BLOCK;
     while (!sh->stop) {
-        uint64_t seed = job->from + BLOCK * sh->next++;
+        uint64_t seed = job->from + block * sh->next++;
         if (seed > job->to)
             return;
-        for (uint64_t end = seed + BLOCK; seed < end && seed <= job->to && !sh->stop; seed++) {
+        for (uint64_t end = seed + block; seed < end && seed <= job->to && !sh->stop; seed++) {
             if (!run_one(&w, job, sh, me, seed, 0))
                 return;
             uint64_t points = job->crash_everywhere ? w.points : 0;

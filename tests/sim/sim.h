@@ -94,8 +94,9 @@ struct sim_event {
     /* what happened */
     unsigned stored; /* times the broker took it */
     bool was_dead;
-    bool by_hand; /* retried by a person */
-    bool excuse;  /* a repeat of it has a named reason */
+    uint32_t recorded; /* attempts that were recorded, of the row that it has */
+    bool by_hand;      /* retried by a person */
+    bool excuse;       /* a repeat of it has a named reason */
 };
 
 struct sim_row {
@@ -190,6 +191,7 @@ struct sim_node {
     struct ob_settle settle;
     struct ob_settle_op ops[SIM_WINDOW + 8];
     bool down_told;       /* flow was told that the sink is down */
+    int64_t down_at;      /* since when */
     unsigned down_probes; /* in flight that were sent since then */
 };
 

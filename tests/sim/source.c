@@ -237,6 +237,7 @@ static void settle_park(struct sim *w, struct ob_settle_op *op, unsigned ev)
     struct sim_event *e = &w->ev[ev];
     struct sim_row row = {
         .ev = ev, .attempts = op->attempts, .due = op->due_ms, .blocked = op->blocked_dest};
+    e->recorded = op->attempts;
     if (w->mutant == SIM_M_ATTEMPTS_NOT_STORED)
         row.attempts = 0;
     if (op->park_n) {
@@ -278,6 +279,7 @@ static void settle_op(struct sim *w, struct ob_settle_op *op, unsigned ev)
         if (op->park_n)
             unpark(w, op->park_n, ev);
         e->published = true;
+        e->recorded = 0; /* if it is read again, it begins anew */
         break;
     case OB_SETTLE_PARK:
         settle_park(w, op, ev);
@@ -361,6 +363,7 @@ static void dead_do(struct sim *w, struct sim_row *row, bool retry, bool heal)
     }
     if (heal)
         e->kind = SIM_K_NORMAL;
+    e->recorded = 0;
     e->excuse = e->by_hand = e->parked = true;
     for (unsigned i = 0; i < SIM_NODES; i++)
         w->node[i].seen[r.ev] = (struct sim_seen){.sent = w->node[i].seen[r.ev].sent};
