@@ -190,12 +190,11 @@ static void progress(const struct sim_job *job, const struct shared *sh, double 
             end ? "\n" : "");
 }
 
-static void gather(struct sim_job *job, struct shared *sh, const pid_t *pid)
+static void gather(struct sim_job *job, struct shared *sh)
 {
     bool found = false;
     for (unsigned i = 0; i < job->jobs; i++) {
         struct worker *me = &sh->w[i];
-        (void)pid;
         if (!me->failed || (found && me->failed_seed > job->failed_seed))
             continue;
         found = true;
@@ -272,7 +271,7 @@ bool sim_pool_run(struct sim_job *job)
     }
     wait_all(job, sh, pid);
     bool held = !sh->stop;
-    gather(job, sh, pid);
+    gather(job, sh);
     munmap(sh, sizeof *sh);
     if (held || job->quiet)
         return held;
