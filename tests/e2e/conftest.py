@@ -6,6 +6,7 @@ import os
 import pytest
 
 import helpers
+import services
 
 
 def pytest_configure(config):
@@ -20,3 +21,33 @@ def outbox(tmp_path):
     o = helpers.Outbox(tmp_path)
     yield o
     o.close()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server for all tests of the run."""
+    server = services.Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def db(postgres):
+    """A database of its own."""
+    d = postgres.database()
+    yield d
+    d.close()
+
+
+@pytest.fixture
+def own_postgres():
+    """Starts further clusters, e.g. own_postgres(conf=["wal_level = replica"])."""
+    servers = []
+
+    def start(**kw):
+        servers.append(services.Postgres(**kw))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""services - real servers as fixtures. Each is started by its script in tests/services, in a
+temporary folder and on a free port, and ends with the process that started it."""
+
+import os
+import subprocess
+
+import pytest
+
+from helpers import ROOT, SLOW
+
+SCRIPTS = ROOT / "tests" / "services"
+
+
+def call(script, *args, timeout=120):
+    """The output of a script as a dict of its NAME=value lines. What cannot be had is skipped."""
+    r = subprocess.run(
+        [str(SCRIPTS / script), *map(str, args)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout * SLOW,
+    )
+    if r.returncode == 77:
+        pytest.skip(r.stdout.strip())
+    assert r.returncode == 0, f"{script} {' '.join(map(str, args))}: {r.stdout}\n{r.stderr}"
+    return dict(line.split("=", 1) for line in r.stdout.splitlines() if "=" in line)
+
+
+class Postgres:
+    """A cluster of its own."""
+
+    def __init__(self, conf=(), hba=(), source=None):
+        self.psycopg2 = pytest.importorskip("psycopg2", reason="skipped: there is no python3-psycopg2")
+        args = ["start", "--while", os.getpid()]
+        for line in conf:
+            args += ["--conf", line]
+        for line in hba:
+            args += ["--hba", line]
+        if source:
+            args += ["--from", source]
+        self.env = call("postgres", *args)
+        self.dir, self.bin = self.env["PGDIR"], self.env["PGBIN"]
+        self.databases = 0
+
+    @property
+    def port(self):
+        return int(self.env["PGPORT"])
+
+    def dsn(self, dbname="postgres", user="postgres", **more):
+        parts = {"host": "127.0.0.1", "port": self.port, "user": user, "dbname": dbname, **more}
+        return " ".join(f"{k}={v}" for k, v in parts.items())
+
+    def connect(self, dbname="postgres", user="postgres", autocommit=True, **more):
+        c = self.psycopg2.connect(self.dsn(dbname, user, **more))
+        c.autocommit = autocommit
+        return c
+
+    def database(self):
+        """A new, empty database."""
+        self.databases += 1
+        return Database(self, f"t{os.getpid()}_{self.databases}")
+
+    def stop(self, mode="fast", keep=True):
+        call("postgres", "stop", self.dir, mode, *(["--keep"] if keep else []))
+
+    def start(self, *conf):
+        args = ["start", "--dir", self.dir]
+        for line in conf:
+            args += ["--conf", line]
+        self.env = call("postgres", *args)
+
+    def restart(self, mode="fast"):
+        self.stop(mode)
+        self.start()
+
+    def tool(self, name, *args, check=True):
+        """A program of the server's version as the server's user, against this server."""
+        argv = [f"{self.bin}/{name}", *map(str, args)]
+        if os.getuid() == 0:
+            argv = ["runuser", "-u", "postgres", "--", *argv]
+        env = {**os.environ, "PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": "postgres"}
+        r = subprocess.run(argv, cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert not check or r.returncode == 0, f"{name}: {r.stdout}\n{r.stderr}"
+        return r
+
+    def close(self):
+        subprocess.run([str(SCRIPTS / "postgres"), "stop", self.dir, "immediate"], check=False, capture_output=True)
+
+
+class Database:
+    """One database of a cluster; gone when it is closed."""
+
+    def __init__(self, server, name):
+        self.server, self.name = server, name
+        with_connection(server, f"create database {name}")
+        self.opened = []
+
+    @property
+    def dsn(self):
+        return self.server.dsn(self.name)
+
+    def dsn_of(self, user, **more):
+        return self.server.dsn(self.name, user, **more)
+
+    def connect(self, user="postgres", autocommit=True, **more):
+        """A session; closed with the database."""
+        c = self.server.connect(self.name, user, autocommit, **more)
+        self.opened.append(c)
+        return c
+
+    def sql(self, query, *params):
+        """Runs a statement in a session of its own and gives its rows."""
+        c = self.server.connect(self.name)
+        try:
+            with c.cursor() as cur:
+                cur.execute(query, params or None)
+                return cur.fetchall() if cur.description else []
+        finally:
+            c.close()
+
+    def one(self, query, *params):
+        return self.sql(query, *params)[0][0]
+
+    def close(self):
+        for c in self.opened:
+            c.close()
+        try:
+            with_connection(self.server, f"drop database if exists {self.name} with (force)")
+        except self.server.psycopg2.Error:
+            pass  # a server that a test left stopped, or a prepared transaction: it goes with its folder
+
+
+def with_connection(server, sql):
+    c = server.connect()
+    try:
+        with c.cursor() as cur:
+            cur.execute(sql)
+    finally:
+        c.close()
