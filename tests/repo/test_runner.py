@@ -47,7 +47,8 @@ def test_count_of_pytest(runner, tmp_path):
     )
     count = runner.pytest_part([tmp_path / "test_x.py"], "", None, "")
     assert (count.passed, len(count.failed)) == (1, 1)
-    assert count.skipped == [("test_x::test_skipped", "not here")]
+    ((name, why),) = count.skipped
+    assert name.endswith("test_x::test_skipped") and why == "not here"
 
 
 def test_a_file_that_cannot_be_imported_fails(runner, tmp_path):

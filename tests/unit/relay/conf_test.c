@@ -1,73 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conf_test - whole config files: values, mistakes with their place, variables, profiles, explain.
- * The registry here stands in for drivers.c, so that the messages do not change with the drivers.
- */
-#include "config/load.h"
+/* conf_test - whole config files: values, mistakes with their place, variables, explain. */
+#include "conf_fixture.h"
+
 #include "flow/flow.h"
-#include "relay/conf_table.h"
-#include "relay/drivers.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-struct db_conf {
-    const char *path, *password;
-    int64_t page;
-};
-
-struct out_conf {
-    const char *path;
-    struct ob_opt_map props;
-    int64_t max;
-};
-
-static const struct ob_opt db_opts[] = {
-    {.type = OB_OPT_STR,
-     .name = "path",
-     .offset = offsetof(struct db_conf, path),
-     .flags = OB_OPT_REQUIRED,
-     .help = "The database."},
-    {.type = OB_OPT_STR,
-     .name = "password",
-     .offset = offsetof(struct db_conf, password),
-     .flags = OB_OPT_SECRET},
-    {.type = OB_OPT_INT,
-     .name = "page",
-     .def = "500",
-     .min = 1,
-     .max = 1000,
-     .offset = offsetof(struct db_conf, page)},
-    {0},
-};
-
-static const struct ob_opt out_opts[] = {
-    {.type = OB_OPT_STR, .name = "path", .offset = offsetof(struct out_conf, path)},
-    {.type = OB_OPT_MAP, .name = "props", .offset = offsetof(struct out_conf, props)},
-    {.type = OB_OPT_BYTES, .name = "max", .def = "1M", .offset = offsetof(struct out_conf, max)},
-    {0},
-};
-
-static const struct ob_source_driver db = {
-    .name = "db", .opts = db_opts, .conf_size = sizeof(struct db_conf)};
-static const struct ob_sink_driver out_sink = {
-    .name = "out", .opts = out_opts, .conf_size = sizeof(struct out_conf)};
-static const struct ob_sink_driver bare = {.name = "bare"};
-
-const struct ob_source_driver *const ob_source_drivers[] = {&db, NULL};
-const struct ob_sink_driver *const ob_sink_drivers[] = {&out_sink, &bare, NULL};
-const struct ob_driver_absent ob_source_absent[] = {{"lake", "it was built without water"},
-                                                    {NULL, NULL}};
-const struct ob_driver_absent ob_sink_absent[] = {{NULL, NULL}};
-
-#define GOOD "pipelines: {p: {source: {type: db, path: x}, sink: {type: out}}}\n"
-/* One pipeline with more in it; what is added begins on line 4. */
-#define PIPE "pipelines:\n  p:\n    {source: {type: db, path: x}, sink: {type: out},\n    "
 
 static const struct {
     const char *name, *text, *want;
@@ -223,16 +158,6 @@ static void test_bad_routes(void **state)
         assert_memory_equal(err.text, rows[i].place, strlen(rows[i].place));
         assert_null(strstr(err.text, "f:4:13: f:4")); /* the place stands there once */
     }
-}
-
-static struct ob_config *parse(const char *text)
-{
-    struct ob_config *c = NULL;
-    struct ob_err err = {0};
-    enum ob_status st = ob_config_parse("f", ob_str_c(text), &c, NULL, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(st, OB_OK);
-    return c;
 }
 
 static void test_defaults(void **state)
@@ -409,202 +334,6 @@ static void test_explain(void **state)
     ob_buf_clear(&again);
 }
 
-/* ---- profiles and files ---- */
-
-struct folder {
-    char dir[32];
-    char cwd[256];
-};
-
-static void put_file(const char *name, const char *text)
-{
-    FILE *f = fopen(name, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
-
-static void enter(struct folder *f)
-{
-    strcpy(f->dir, "/tmp/ob-conf-XXXXXX");
-    assert_non_null(mkdtemp(f->dir));
-    assert_non_null(getcwd(f->cwd, sizeof(f->cwd)));
-    assert_int_equal(chdir(f->dir), 0);
-    assert_int_equal(mkdir("mine", 0700), 0);
-    setenv("OUTBOX_PROFILES", "mine", 1);
-}
-
-static void leave(struct folder *f)
-{
-    char command[64];
-    setenv("OUTBOX_PROFILES", "/nonexistent/profiles", 1);
-    assert_int_equal(chdir(f->cwd), 0);
-    snprintf(command, sizeof(command), "rm -rf %s", f->dir);
-    assert_int_equal(system(command), 0);
-}
-
-static void test_profile(void **state)
-{
-    (void)state;
-    struct folder f;
-    enter(&f);
-    put_file("mine/orion.yaml", "service: rfq\n"
-                                "source: {type: db, path: base.db, page: 100}\n"
-                                "sink: {type: out, props: {acks: all, linger.ms: 5}, max: 3k}\n"
-                                "routes: [{topic: \"orion.${type}\"}, {topic: d}]\n"
-                                "max_attempts: 5\n"
-                                "retry: {first: 2s, jitter: 0}\n");
-    struct ob_config *c = parse("pipelines:\n"
-                                "  rfq:\n"
-                                "    profile: orion\n"
-                                "    source: {path: mine.db}\n"
-                                "    sink: {props: {linger.ms: 0}}\n"
-                                "    routes: [{topic: own}]\n"
-                                "    max_attempts: ~\n"
-                                "    retry: {first: 3s}\n");
-    const struct ob_pipeline_conf *p = ob_config_pipeline(c, "rfq");
-    const struct db_conf *s = p->source_conf;
-    const struct out_conf *o = p->sink_conf;
-    assert_string_equal(p->profile, "orion");
-    assert_string_equal(p->service, "rfq");
-    assert_string_equal(s->path, "mine.db");
-    assert_int_equal(s->page, 100);
-    assert_int_equal(o->props.n, 2);
-    assert_string_equal(o->props.keys[1], "linger.ms");
-    assert_string_equal(o->props.values[1], "0");
-    assert_int_equal(o->max, 3072);
-    assert_int_equal(p->route.routes->n, 1); /* lists replace */
-    assert_int_equal(p->max_attempts, 10);   /* taken away: the default */
-    assert_int_equal(p->retry_first_ms, 3000);
-    assert_int_equal(p->retry_jitter_pct, 0);
-    struct ob_buf out;
-    ob_buf_init(&out, 0);
-    ob_config_explain(c, &out);
-    const char *z = ob_buf_z(&out);
-    assert_non_null(
-        strstr(z, "page: 100                              # from mine/orion.yaml:2:41\n"));
-    assert_non_null(strstr(z, "path: mine.db                          # from f:4:20\n"));
-    assert_non_null(
-        strstr(z, "service: rfq                             # from mine/orion.yaml:1:10\n"));
-    ob_buf_clear(&out);
-    ob_config_free(c);
-    leave(&f);
-}
-
-static void test_profile_of_another_type(void **state)
-{
-    (void)state;
-    struct folder f;
-    enter(&f);
-    put_file("mine/p.yaml", "source: {type: db, path: x}\nsink: {type: out, max: 3k}\n");
-    struct ob_config *c = parse("pipelines: {a: {profile: p, sink: {type: bare}}}\n");
-    assert_ptr_equal(ob_config_pipeline(c, "a")->sink, &bare);
-    ob_config_free(c);
-    c = parse("pipelines: {a: {profile: p, sink: {type: out}}}\n");
-    assert_int_equal(((const struct out_conf *)c->pipelines[0].sink_conf)->max, 3072);
-    ob_config_free(c);
-    leave(&f);
-}
-
-/* A secret of the profile yields to the user's file; both from the user are an error. */
-static void test_profile_secret(void **state)
-{
-    (void)state;
-    struct folder f;
-    enter(&f);
-    put_file("mine/p.yaml", "source: {type: db, path: x, password: weak}\nsink: {type: out}\n");
-    put_file("secret", "strong\n");
-    struct ob_config *c = parse("pipelines: {a: {profile: p, source: {password_file: secret}}}\n");
-    assert_string_equal(((const struct db_conf *)c->pipelines[0].source_conf)->password, "strong");
-    struct ob_buf out;
-    ob_buf_init(&out, 0);
-    ob_config_explain(c, &out);
-    assert_null(strstr(ob_buf_z(&out), "strong"));
-    assert_null(strstr(ob_buf_z(&out), "weak"));
-    assert_non_null(strstr(ob_buf_z(&out), "password_file: secret "));
-    ob_buf_clear(&out);
-    ob_config_free(c);
-    struct ob_err err = {0};
-    assert_int_equal(ob_config_parse("f",
-                                     OB_STR("pipelines: {a: {profile: p, source: {password: a, "
-                                            "password_file: secret}}}\n"),
-                                     &c, NULL, &err),
-                     OB_FATAL);
-    assert_string_equal(err.text, "f:1:66: pipelines.a.source.password and password_file are both "
-                                  "given; keep one of them");
-    leave(&f);
-}
-
-static void test_profile_variables(void **state)
-{
-    (void)state;
-    struct folder f;
-    enter(&f);
-    setenv("OB_TEST_SET", "from env", 1);
-    put_file("mine/p.yaml",
-             "source: {type: db, path: \"${OB_TEST_SET}\"}\nsink: {type: out}\n"
-             "routes: [{topic: \"${type}\"}]\nenvelope: {template: {a: \"${id}\"}}\n");
-    struct ob_config *c = parse("pipelines: {a: {profile: p}}\n");
-    assert_string_equal(((const struct db_conf *)c->pipelines[0].source_conf)->path, "from env");
-    const struct ob_node *route = c->pipelines[0].route.routes->items[0];
-    assert_string_equal(ob_node_get(route, "topic")->text, "${type}");
-    ob_config_free(c);
-    leave(&f);
-}
-
-static void test_bad_profiles(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *name, *file, *want;
-    } rows[] = {
-        {"unknown key", "source: {type: db, path: x}\nsink: {type: out}\nwindw: 3\n",
-         "mine/p.yaml:3:1: unknown key 'windw' in pipelines.a; did you mean 'window'?"},
-        {"a bad value", "source: {type: db, path: x, page: no}\nsink: {type: out}\n",
-         "mine/p.yaml:1:35: pipelines.a.source.page: 'no' is no whole number"},
-        {"no YAML", "a: [\n",
-         "mine/p.yaml:2:1: not valid YAML: did not find expected node content (while parsing a "
-         "flow "
-         "node, line 2)"},
-        {"empty", "", "mine/p.yaml: the file is empty"},
-        {"a list", "[a]\n", "mine/p.yaml:1:1: a profile is a map, in the shape of a pipeline"},
-        {"a profile of a profile", "profile: q\n",
-         "mine/p.yaml:1:1: a profile cannot name another profile"},
-        {"a route", "source: {type: db, path: x}\nsink: {type: out}\nroutes: x\n",
-         "mine/p.yaml:3:9:"},
-    };
-    struct folder f;
-    enter(&f);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct ob_config *c = NULL;
-        struct ob_err err = {0};
-        print_message("# %s\n", rows[i].name);
-        put_file("mine/p.yaml", rows[i].file);
-        assert_int_equal(
-            ob_config_parse("f", OB_STR("pipelines: {a: {profile: p}}\n"), &c, NULL, &err),
-            OB_FATAL);
-        err.text[rows[i].want[strlen(rows[i].want) - 1] == ':' ? strlen(rows[i].want)
-                                                               : strlen(err.text)] = '\0';
-        assert_string_equal(err.text, rows[i].want);
-    }
-    struct ob_config *c = NULL;
-    struct ob_err err = {0};
-    put_file("mine/orion.yaml", "x: 1\n");
-    assert_int_equal(
-        ob_config_parse("f", OB_STR("pipelines: {a: {profile: orin}}\n"), &c, NULL, &err),
-        OB_FATAL);
-    assert_string_equal(err.text,
-                        "f:1:26: pipelines.a.profile: there is no profile 'orin' in mine; "
-                        "did you mean 'orion'?");
-    unsetenv("OUTBOX_PROFILES");
-    assert_int_equal(mkdir("profiles", 0700), 0);
-    put_file("profiles/near.yaml", "source: {type: db, path: x}\nsink: {type: out}\n");
-    c = parse("pipelines: {a: {profile: near}}\n");
-    assert_string_equal(c->pipelines[0].profile, "near");
-    ob_config_free(c);
-    leave(&f);
-}
-
 static void test_which_file(void **state)
 {
     (void)state;
@@ -683,27 +412,12 @@ static void test_large(void **state)
     ob_buf_clear(&text);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    unsetenv("OB_TEST_UNSET");
-    return setenv("OUTBOX_PROFILES", "/nonexistent/profiles", 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_bad_routes),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_explain),
-        cmocka_unit_test(test_profile),
-        cmocka_unit_test(test_profile_of_another_type),
-        cmocka_unit_test(test_profile_secret),
-        cmocka_unit_test(test_profile_variables),
-        cmocka_unit_test(test_bad_profiles),
-        cmocka_unit_test(test_which_file),
+        cmocka_unit_test(test_bad),      cmocka_unit_test(test_bad_routes),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_explain),  cmocka_unit_test(test_which_file),
         cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
