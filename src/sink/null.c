@@ -19,6 +19,7 @@ struct ob_sink {
     int64_t latency_us;
     int timer; /* -1 without latency */
     bool reset;
+    bool said_up;
     uint64_t head, tail; /* accepted and delivered so far */
     struct null_item {
         uint64_t token;
@@ -71,7 +72,7 @@ static bool waits(const struct ob_sink *s)
 
 static int64_t null_wake_at(const struct ob_sink *s)
 {
-    return waits(s) && (s->timer < 0 || s->reset) ? 0 : INT64_MAX;
+    return !s->said_up || (waits(s) && (s->timer < 0 || s->reset)) ? 0 : INT64_MAX;
 }
 
 /* Rings when the oldest message is due; never when there is none. */
@@ -106,20 +107,27 @@ static enum ob_status null_submit(struct ob_sink *s, const struct ob_msg *const 
     return OB_OK;
 }
 
+static void give_back(struct ob_sink *s)
+{
+    struct ob_err why;
+    ob_err_set(&why, OB_DOWN, "given back: the sink was reset");
+    for (; waits(s); s->tail++)
+        s->env.events->done(s->env.user, s->ring[s->tail % CAP].token, OB_V_RETURNED, &why);
+    s->reset = false;
+    arm(s, 0);
+}
+
 static void null_poll(struct ob_sink *s)
 {
     const struct ob_sink_events *ev = s->env.events;
+    if (s->reset)
+        give_back(s);
+    if (!s->said_up) {
+        s->said_up = true;
+        ev->state(s->env.user, OB_SINK_UP, 0, NULL);
+    }
     if (!waits(s))
         return;
-    if (s->reset) {
-        struct ob_err why;
-        ob_err_set(&why, OB_DOWN, "given back: the sink was reset");
-        for (; waits(s); s->tail++)
-            ev->done(s->env.user, s->ring[s->tail % CAP].token, OB_V_RETURNED, &why);
-        s->reset = false;
-        arm(s, 0);
-        return;
-    }
     int64_t now = s->latency_us > 0 ? s->env.clock->mono_us(s->env.clock->user) : INT64_MAX;
     for (; waits(s) && s->ring[s->tail % CAP].due_us <= now; s->tail++)
         ev->done(s->env.user, s->ring[s->tail % CAP].token, OB_V_DELIVERED, NULL);
@@ -129,6 +137,7 @@ static void null_poll(struct ob_sink *s)
 static void null_reset(struct ob_sink *s)
 {
     s->reset = waits(s);
+    s->said_up = false; /* whoever reset it is told when it may be used again */
 }
 
 static void null_close(struct ob_sink *s, int grace_ms)

@@ -63,7 +63,8 @@ struct ob_sink_driver {
      * cannot. */
     void (*cancel)(struct ob_sink *sink, uint64_t token);
     /* Drop the connection and what is in flight: done(token, RETURNED) follows for each that has no
-     * verdict. */
+     * verdict, then state(UP) when it may be used again. Until those are given back submit() takes
+     * nothing: it would overtake them. */
     void (*reset)(struct ob_sink *sink);
     void (*close)(struct ob_sink *sink,
                   int grace_ms); /* after it no borrowed byte is touched; no callbacks */

@@ -372,7 +372,7 @@ void ob_worker_poll(struct ob_worker *w)
         done(w, &w->ring[w->reaped % w->cap], &why);
     if (returned) /* all of it is known, so what is submitted from now on stands behind it */
         w->seen = failures;
-    if (up && w->said != SAID_UP) {
+    if (up && returned && w->said != SAID_UP) {
         w->said = SAID_UP;
         w->env.events->state(w->env.user, OB_SINK_UP, 0, NULL);
     }
@@ -383,6 +383,8 @@ void ob_worker_reset(struct ob_worker *w)
     pthread_mutex_lock(&w->lock);
     w->barrier = w->head;
     w->give_back = w->release = true;
+    if (w->said == SAID_UP)
+        w->said = UNKNOWN; /* whoever reset it is told when it may be used again */
     if (!w->down)
         ob_err_set(&w->why, OB_DOWN, "given back: the sink was reset");
     pthread_cond_broadcast(&w->cond);

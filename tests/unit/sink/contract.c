@@ -334,6 +334,24 @@ static void waiting(struct run *r)
     close_and_read(r);
 }
 
+static void up_is_said_at_the_start_and_after_a_reset(struct run *r)
+{
+    open_sink(r);
+    assert_true(watched_until_state(&r->w, 1));
+    for (unsigned ups = 1; ups <= 3; ups++) {
+        assert_int_equal(r->w.ups, ups);
+        uint64_t first = watched_add_many(&r->w, 100, 2);
+        watched_submit(&r->w, first, 100, NULL);
+        r->w.driver->reset(r->w.sink);
+        r->w.state = 0;
+        assert_true(watched_until_state(&r->w, 1));
+        assert_int_equal(r->w.in_flight, 0); /* after all that was given back */
+        assert_true(watched_deliver(&r->w, first, 100));
+    }
+    assert_int_equal(r->w.downs, 0);
+    close_and_read(r);
+}
+
 static void submit_of_nothing(struct run *r)
 {
     open_sink(r);
@@ -361,6 +379,7 @@ static const struct {
     {"values of 16 MB", sixteen_megabytes},
     {"reset gives back", reset_gives_back},
     {"waiting for descriptor and wake_at", waiting},
+    {"up is said at the start and after a reset", up_is_said_at_the_start_and_after_a_reset},
     {"submit of nothing", submit_of_nothing},
 };
 
