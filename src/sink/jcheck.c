@@ -170,9 +170,7 @@ static inline const char *after(struct nest *n, const char *p, const char *end)
 
 bool ob_jcheck_line(struct ob_str text, unsigned max_depth)
 {
-    struct nest n;
-    n.depth = 0;
-    n.object = false;
+    struct nest n = {.depth = 0};
     if (text.n == 0)
         return false;
     const char *end = text.p + text.n, *p = space(text.p, end);

@@ -325,7 +325,7 @@ const struct iovec *ob_lines_iov(struct ob_lines *l, size_t *n)
         const char *p = l->parts[i].p ? l->parts[i].p : l->buf.p + l->parts[i].off;
         /* writev(2) takes no const, and does not write. */
         /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-        l->iov[i] = (struct iovec){.iov_base = (void *)(uintptr_t)p, .iov_len = l->parts[i].n};
+        l->iov[i] = (struct iovec){.iov_base = (void *)p, .iov_len = l->parts[i].n};
     }
     *n = l->n_parts;
     return l->iov;

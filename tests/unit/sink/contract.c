@@ -141,7 +141,7 @@ static void oversize_is_rejected_alone(struct run *r)
 
 static void put(struct ob_str *at, struct ob_str s)
 {
-    free((void *)(uintptr_t)at->p);
+    free((void *)at->p);
     char *p = malloc(s.n ? s.n : 1);
     assert_non_null(p);
     if (s.n)
@@ -415,8 +415,11 @@ int contract_run(const struct contract_sink *const *sinks, size_t n)
     size_t n_cases = sizeof(cases) / sizeof(cases[0]);
     struct cell *cells = calloc(n * n_cases, sizeof(*cells));
     struct CMUnitTest *tests = calloc(n * n_cases, sizeof(*tests));
-    if (!cells || !tests)
+    if (!cells || !tests) {
+        free(cells);
+        free(tests);
         return 1;
+    }
     for (size_t i = 0; i < n * n_cases; i++) {
         cells[i] = (struct cell){.sink = sinks[i / n_cases], .at = i % n_cases};
         snprintf(cells[i].name, sizeof(cells[i].name), "%s: %s", cells[i].sink->name,

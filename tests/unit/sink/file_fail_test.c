@@ -69,6 +69,20 @@ static void expect_why(const struct fixture *f, const char *text)
         fail_msg("\"%s\" is not in: %s", text, f->w.why);
 }
 
+/* Runs each row of a table in a place of its own. */
+static void each_row(size_t n, void (*row)(struct fixture *f, size_t i))
+{
+    for (size_t i = 0; i < n; i++) {
+        void *own = NULL;
+        if (setup(&own) == 0) {
+            row(own, i);
+            teardown(&own);
+        } else {
+            fail();
+        }
+    }
+}
+
 /* ---- writes and syncs that fail ---- */
 
 static const struct {
@@ -107,40 +121,42 @@ static const struct {
 
 /* A batch fails: it is given back in order, the sink is down with a reason, comes up by itself and
  * everything is delivered; no line is torn, a file is never synced after a failed sync. */
+static void a_failed_batch_is_given_back_and_delivered_later_row(struct fixture *f, size_t i)
+{
+    open_up(f);
+    deliver(f, 50);
+    for (size_t k = 0; k < 3; k++) {
+        if (cases[i].faults[k].n)
+            faults_set(cases[i].faults[k].fault, cases[i].faults[k].n);
+    }
+    uint64_t first = watched_add_many(&f->w, 300, 3);
+    assert_int_equal(watched_submit(&f->w, first, 300, NULL), 300);
+    assert_true(watched_until_idle(&f->w));
+    assert_int_equal(f->w.count[OB_V_DELIVERED], 50); /* one batch, none of it counts */
+    assert_int_equal(f->w.count[OB_V_RETURNED], 300);
+    assert_int_equal(f->w.state, -1);
+    expect_why(f, cases[i].why);
+    expect_why(f, "events.jsonl");
+    assert_true(watched_deliver(&f->w, first, 300));
+    assert_int_equal(f->w.count[OB_V_DELIVERED], 350);
+    assert_int_equal(f->w.count[OB_V_REJECT] + f->w.count[OB_V_RETRY], 0);
+    for (int k = 0; k < FAULTS; k++)
+        assert_int_equal(faults_left((enum fault)k), 0);
+    assert_int_equal(faults_repeated(), 0);
+    assert_int_equal(place_count(&f->place, ".aside"), cases[i].asides);
+    read_all(f);
+    if (!cases[i].repeats && f->read.n != 350)
+        fail_msg("%s: %zu lines", cases[i].name, f->read.n);
+    deliver(f, 20);
+    read_all(f);
+    watched_close(&f->w, 0);
+}
+
 static void a_failed_batch_is_given_back_and_delivered_later(void **state)
 {
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct fixture *f = *state;
-        open_up(f);
-        deliver(f, 50);
-        for (size_t k = 0; k < 3; k++) {
-            if (cases[i].faults[k].n)
-                faults_set(cases[i].faults[k].fault, cases[i].faults[k].n);
-        }
-        uint64_t first = watched_add_many(&f->w, 300, 3);
-        assert_int_equal(watched_submit(&f->w, first, 300, NULL), 300);
-        assert_true(watched_until_idle(&f->w));
-        assert_int_equal(f->w.count[OB_V_DELIVERED], 50); /* one batch, none of it counts */
-        assert_int_equal(f->w.count[OB_V_RETURNED], 300);
-        assert_int_equal(f->w.state, -1);
-        expect_why(f, cases[i].why);
-        expect_why(f, "events.jsonl");
-        assert_true(watched_deliver(&f->w, first, 300));
-        assert_int_equal(f->w.count[OB_V_DELIVERED], 350);
-        assert_int_equal(f->w.count[OB_V_REJECT] + f->w.count[OB_V_RETRY], 0);
-        for (int k = 0; k < FAULTS; k++)
-            assert_int_equal(faults_left((enum fault)k), 0);
-        assert_int_equal(faults_repeated(), 0);
-        assert_int_equal(place_count(&f->place, ".aside"), cases[i].asides);
-        read_all(f);
-        if (!cases[i].repeats && f->read.n != 350)
-            fail_msg("%s: %zu lines", cases[i].name, f->read.n);
-        deliver(f, 20);
-        read_all(f);
-        watched_close(&f->w, 0);
-        teardown(state); /* each row has a place of its own */
-        setup(state);
-    }
+    (void)state;
+    each_row(sizeof(cases) / sizeof(cases[0]),
+             a_failed_batch_is_given_back_and_delivered_later_row);
 }
 
 static void a_file_that_cannot_be_synced_at_the_start_is_set_aside(void **state)
@@ -352,32 +368,33 @@ static const struct {
     {"removed with its folder", REMOVE_FOLDER, "it was removed", 0},
 };
 
+static void who_changes_the_file_fences_us_row(struct fixture *f, size_t i)
+{
+    open_up(f);
+    deliver(f, 50);
+    do_deed(f, deeds[i].deed);
+    uint64_t first = watched_add_many(&f->w, 40, 3);
+    assert_int_equal(watched_submit(&f->w, first, 40, NULL), 40);
+    assert_true(watched_until_idle(&f->w));
+    assert_int_equal(f->w.count[OB_V_RETURNED], 40);
+    assert_int_equal(f->w.state, -1);
+    expect_why(f, deeds[i].why);
+    if (deeds[i].deed == REMOVE_FOLDER)
+        assert_int_equal(mkdir(f->place.dir, 0700), 0);
+    assert_true(watched_deliver(&f->w, first, 40));
+    readback_free(&f->read);
+    readback_place(&f->read, &f->place);
+    if (f->read.why[0] || f->read.n != deeds[i].others + 40)
+        fail_msg("%s: %zu lines %s", deeds[i].name, f->read.n, f->read.why);
+    for (uint64_t t = first; t < first + 40; t++)
+        assert_true(readback_find(&f->read, f->w.tokens[t - 1].m->id, 0) >= 0);
+    watched_close(&f->w, 0);
+}
+
 static void who_changes_the_file_fences_us(void **state)
 {
-    for (size_t i = 0; i < sizeof(deeds) / sizeof(deeds[0]); i++) {
-        struct fixture *f = *state;
-        open_up(f);
-        deliver(f, 50);
-        do_deed(f, deeds[i].deed);
-        uint64_t first = watched_add_many(&f->w, 40, 3);
-        assert_int_equal(watched_submit(&f->w, first, 40, NULL), 40);
-        assert_true(watched_until_idle(&f->w));
-        assert_int_equal(f->w.count[OB_V_RETURNED], 40);
-        assert_int_equal(f->w.state, -1);
-        expect_why(f, deeds[i].why);
-        if (deeds[i].deed == REMOVE_FOLDER)
-            assert_int_equal(mkdir(f->place.dir, 0700), 0);
-        assert_true(watched_deliver(&f->w, first, 40));
-        readback_free(&f->read);
-        readback_place(&f->read, &f->place);
-        if (f->read.why[0] || f->read.n != deeds[i].others + 40)
-            fail_msg("%s: %zu lines %s", deeds[i].name, f->read.n, f->read.why);
-        for (uint64_t t = first; t < first + 40; t++)
-            assert_true(readback_find(&f->read, f->w.tokens[t - 1].m->id, 0) >= 0);
-        watched_close(&f->w, 0);
-        teardown(state); /* each row has a place of its own */
-        setup(state);
-    }
+    (void)state;
+    each_row(sizeof(deeds) / sizeof(deeds[0]), who_changes_the_file_fences_us_row);
 }
 
 /* A writer that finds its file set aside must not cut it, although its write had failed. */

@@ -4,10 +4,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- a folder of its own ---- */
@@ -106,7 +108,7 @@ struct message *message_new(uint64_t number, struct ob_str key, const struct ob_
 
 static void drop(struct ob_str s)
 {
-    free((void *)(uintptr_t)s.p);
+    free((void *)s.p);
 }
 
 void message_free(struct message *m)
@@ -378,29 +380,50 @@ static void parse(struct readback *r, size_t n)
     }
 }
 
-static void readback_run(struct readback *r, const char *files)
+/* Starts the reader with these files; *pid is to be waited for. Returns where it writes. */
+static int start_reader(char **files, size_t n, pid_t *pid)
+{
+    char **argv = calloc(n + 3, sizeof(*argv));
+    int ends[2];
+    assert_true(argv && pipe2(ends, O_CLOEXEC) == 0);
+    argv[0] = "/usr/bin/python3";
+    argv[1] = READ_LINES;
+    for (size_t i = 0; i < n; i++)
+        argv[i + 2] = files[i];
+    *pid = fork();
+    assert_true(*pid >= 0);
+    if (*pid == 0) {
+        dup2(ends[1], 1);
+        dup2(ends[1], 2);
+        execv(argv[0], argv);
+        _exit(127);
+    }
+    close(ends[1]);
+    free(argv);
+    return ends[0];
+}
+
+static void readback_run(struct readback *r, char **files, size_t n_files)
 {
     *r = (struct readback){0};
-    size_t room = strlen(files) + 1024;
-    char *command = malloc(room);
-    assert_non_null(command);
-    snprintf(command, room, "exec /usr/bin/python3 '%s' %s 2>&1", READ_LINES, files);
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    free(command);
+    pid_t pid;
+    int fd = start_reader(files, n_files, &pid), status;
     size_t n = 0, cap = 0;
-    for (size_t got = 1; got > 0; n += got) {
+    for (ssize_t got = 1; got > 0; n += (size_t)got) {
         if (cap - n < 65536) {
             cap = cap * 2 + 131072;
             r->text = realloc(r->text, cap);
             assert_non_null(r->text);
         }
-        got = fread(r->text + n, 1, cap - n - 1, f);
+        got = read(fd, r->text + n, cap - n - 1);
+        assert_true(got >= 0);
     }
+    close(fd);
     r->text[n] = '\0';
-    if (pclose(f) != 0) {
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (status != 0) {
         const char *tail = n > 400 ? r->text + n - 400 : r->text;
-        snprintf(r->why, sizeof(r->why), "%s", tail);
+        snprintf(r->why, sizeof(r->why), "%s", n ? tail : "the reader did not run");
         return;
     }
     parse(r, n);
@@ -408,9 +431,9 @@ static void readback_run(struct readback *r, const char *files)
 
 void readback_file(struct readback *r, const char *path)
 {
-    char quoted[512];
-    snprintf(quoted, sizeof(quoted), "'%s'", path);
-    readback_run(r, quoted);
+    char *file = strdup(path);
+    readback_run(r, &file, 1);
+    free(file);
 }
 
 void readback_place(struct readback *r, const struct place *p)
@@ -433,15 +456,9 @@ void readback_place(struct readback *r, const struct place *p)
     qsort(names, n, sizeof(*names), by_name);
     if (access(p->path, F_OK) == 0)
         names[n++] = strdup(p->path);
-    size_t room = n * 260 + 1, at = 0;
-    char *files = calloc(1, room);
-    assert_non_null(files);
-    for (size_t i = 0; i < n; i++) {
-        at += (size_t)snprintf(files + at, room - at, "'%s' ", names[i]);
+    readback_run(r, names, n);
+    for (size_t i = 0; i < n; i++)
         free(names[i]);
-    }
-    readback_run(r, files);
-    free(files);
 }
 
 void readback_free(struct readback *r)
