@@ -78,7 +78,7 @@ def say(text):
     print(text, flush=True)
 
 
-def build(variant, jobs):
+def build(variant, jobs, nice=0):
     """Compiles everything of a variant, warnings are errors. Returns the text of a failure."""
     folder, cc, options, _, _ = VARIANTS[variant]
     env = dict(os.environ)
@@ -86,7 +86,7 @@ def build(variant, jobs):
         env["CC"] = cc
     for argv in (
         [str(ROOT / "tools" / "configure"), folder, *options],
-        ["ninja", "-C", str(ROOT / folder), "-j", str(jobs)],
+        ["nice", "-n", str(nice), "ninja", "-C", str(ROOT / folder), "-j", str(jobs)],
     ):
         r = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
         if r.returncode != 0:
@@ -96,6 +96,20 @@ def build(variant, jobs):
         if warnings:
             return "\n".join(warnings)
     return None
+
+
+class Builder:
+    """Builds the later variants one by one beside the tests of the first, which mostly wait; behind
+    them in priority, so that it disturbs no clock of theirs."""
+
+    def __init__(self, variants, jobs):
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.results = {v: self.pool.submit(build, v, jobs, 15) for v in variants}
+
+    def wait(self, variant, jobs):
+        if variant in self.results:
+            return self.results[variant].result()
+        return build(variant, jobs)
 
 
 TAP = re.compile(r"^(not )?ok\b\s*(\d+)?\s*(?:- )?([^#]*?)\s*(?:#\s*(SKIP|TODO)\b\s*(.*))?$", re.I)
@@ -258,11 +272,11 @@ PHASES = [
 ]
 
 
-def run_phase(phase, jobs, broken):
+def run_phase(phase, jobs, broken, builder):
     name, _, variant, what = phase
     count = Count()
     if what is None:
-        problem = build(variant, jobs)
+        problem = builder.wait(variant, jobs)
         if problem:
             broken.add(variant)
             count.failed.append((f"build {variant}", problem))
@@ -311,11 +325,14 @@ def main():
     total = Count()
     broken = set()
     phases = [p for p in PHASES if not wanted or p[0] in wanted]
+    builder = Builder([], args.jobs)
     for number, phase in enumerate(phases, 1):
         say(f"[{number}/{len(phases)}] {phase[1]} …")
         at = time.monotonic()
-        count = run_phase(phase, args.jobs, broken)
+        count = run_phase(phase, args.jobs, broken, builder)
         total.add(count)
+        if phase[0] == "build" and not broken:
+            builder = Builder([p[2] for p in phases[number:] if p[3] is None], args.jobs)
         result = "ok" if phase[3] is None and not count.failed else count.line()
         say(f"      {result} ({time.monotonic() - at:.0f} s)")
         if args.times:

@@ -59,16 +59,19 @@ def test_a_file_that_cannot_be_imported_fails(runner, tmp_path):
 
 def test_a_phase_that_ran_nothing_fails(runner, monkeypatch):
     monkeypatch.setattr(runner, "pytests", lambda *a: runner.Count())
-    count = runner.run_phase(("e2e", "", "gcc", ("pytest", "e2e", "")), 1, set())
+    count = runner.run_phase(("e2e", "", "gcc", ("pytest", "e2e", "")), 1, set(), None)
     assert count.failed == [("e2e", "ran no test")]
 
 
 def test_a_failed_build_fails_its_phases(runner, monkeypatch):
     monkeypatch.setattr(runner, "build", lambda *a: "x.c:1: error")
     broken = set()
-    count = runner.run_phase(("build", "", "gcc", None), 1, broken)
+    builder = runner.Builder(["asan"], 1)
+    count = runner.run_phase(("asan", "", "asan", None), 1, broken, builder)
+    assert count.failed == [("build asan", "x.c:1: error")]
+    count = runner.run_phase(("build", "", "gcc", None), 1, broken, builder)
     assert count.failed == [("build gcc", "x.c:1: error")]
-    count = runner.run_phase(("unit", "", "gcc", ("meson", ["unit"])), 1, broken)
+    count = runner.run_phase(("unit", "", "gcc", ("meson", ["unit"])), 1, broken, builder)
     assert len(count.failed) == 1
 
 
