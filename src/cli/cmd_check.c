@@ -76,6 +76,21 @@ static void check_source(struct check *c, const struct ob_pipeline_conf *conf)
     ops->close(admin);
 }
 
+static void check_sink(struct check *c, const struct ob_pipeline_conf *conf)
+{
+    struct ob_sink_env env = {
+        .pipeline = conf->name, .shards = (unsigned)conf->shards, .clock = &ob_clock_system};
+    struct ob_err err = {0};
+    if (!conf->sink->check)
+        return;
+    if (conf->sink->check(&env, conf->sink_conf, &err) == OB_OK)
+        tell(c, true, "the sink can be written to", NULL);
+    else
+        tell(c, false, err.text,
+             err.status == OB_FATAL ? "correct the sink's options"
+                                    : "see that the sink is there and can be written to");
+}
+
 static int run(struct ob_cli *cli)
 {
     struct ob_config *config = NULL;
@@ -105,6 +120,7 @@ static int run(struct ob_cli *cli)
         c.pipeline = config->pipelines[i].name;
         check_routes(&c, &config->pipelines[i]);
         check_source(&c, &config->pipelines[i]);
+        check_sink(&c, &config->pipelines[i]);
     }
     if (!ob_cli_flag(cli, "json"))
         fprintf(cli->out, "%u checked, %u problem%s\n", c.findings, c.problems,
@@ -120,7 +136,8 @@ const struct ob_cmd ob_cmd_check = {
     .summary = "Check the configuration and what it relies on, with the fix",
     .about =
         "Reads the configuration, compiles the routes and looks at each source: is it there, "
-        "are its tables the right ones, can it be written? Every problem is told with what to "
+        "are its tables the right ones, can it be written? And at the sink, without taking it: is "
+        "its folder there, may it be written? Every problem is told with what to "
         "do about it; the exit code is 1 if there is one, 78 if the file itself is wrong. "
         "Nothing is changed.\n\nWith --explain the resulting configuration is printed instead, "
         "each value with where it came from (file:line:column, profile or default); secrets "

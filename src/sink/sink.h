@@ -49,6 +49,9 @@ struct ob_sink_driver {
      * failure of open(): that is state(DOWN). OB_FATAL: the configuration cannot work. */
     enum ob_status (*open)(const struct ob_sink_env *env, const void *conf, struct ob_sink **out,
                            struct ob_sink_caps *caps, struct ob_err *err);
+    /* Whether it could work now, asked beside a sink that may be running: takes and changes
+     * nothing. NULL: there is nothing to look at. */
+    enum ob_status (*check)(const struct ob_sink_env *env, const void *conf, struct ob_err *err);
     /* Readable when poll() has something to do. -1: none. */
     int (*wait_fd)(const struct ob_sink *sink);
     /* Monotonic ms at which poll() has something to do although wait_fd is silent. INT64_MAX:

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from helpers import BIN, read_jsonl, wait_until
+from test_cli import on_terminal
 
 CONFIG = """pipelines:
   local:
@@ -123,6 +124,25 @@ def test_check_explains_where_values_come_from(shop):
     text = shop.run("check", "--explain").out
     assert re.search(r"path: .*app\.db.*outbox\.yaml:3:\d+", text), text
     assert re.search(r"max_attempts: 10 .*default", text)
+
+
+def test_check_looks_at_the_sink_and_takes_nothing(shop):
+    shop.write("outbox.yaml", CONFIG.replace("out.jsonl", "away/out.jsonl"))
+    r = shop.run("check", check=1)
+    assert "away/out.jsonl" in r.out and "fix:" in r.out
+    shop.path("away").mkdir()
+    shop.run("check")
+    assert list(shop.path("away").iterdir()) == []
+    shop.write("away/out.jsonl", "my notes\n")
+    assert "something else than JSON lines" in shop.run("check", check=1).out
+    shop.path("away/out.jsonl").unlink()
+    relay = shop.start("run")
+    for n in range(3):
+        shop.run("emit", "--type", "t", "--payload", n)
+        wait_until(lambda n=n: len(read_jsonl(shop.path("away/out.jsonl"))) == n + 1, 10, "delivered")
+        shop.run("check")
+    assert relay.stop() == 0
+    assert [p.name for p in shop.path("away").iterdir()] == ["out.jsonl"], "nothing was set aside"
 
 
 def test_check_sees_bad_routes_with_their_place(outbox):
@@ -271,6 +291,14 @@ def test_emit_many_is_all_or_nothing(shop):
     assert "event 2" in r.err
     assert len(rows(shop)) == 2000
     assert shop.run("emit", "--jsonl", "-", stdin="").out == ""
+
+
+def test_emit_of_a_long_file_shows_a_bar_on_a_terminal(shop):
+    name = shop.write("many.jsonl", '{"type":"t"}\n' * 3000)
+    code, shown = on_terminal([BIN, "emit", "--jsonl", name], shop.dir, {**shop.env, "TERM": "xterm"})
+    assert code == 0 and "reading [" in shown
+    assert "reading" not in shop.run("emit", "--jsonl", name).err
+    assert len(rows(shop)) == 6000
 
 
 # -- events --

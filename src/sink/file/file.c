@@ -176,6 +176,17 @@ static enum ob_status file_open(const struct ob_sink_env *env, const void *conf,
     return OB_OK;
 }
 
+static enum ob_status file_check(const struct ob_sink_env *env, const void *conf,
+                                 struct ob_err *err)
+{
+    struct ob_sink s = {.store = {.fd = -1}};
+    enum ob_status st = open_store(&s, env, conf, err);
+    if (st == OB_OK)
+        st = ob_store_probe(&s.store, err);
+    ob_store_clear(&s.store);
+    return st;
+}
+
 static int file_wait_fd(const struct ob_sink *s)
 {
     return ob_worker_fd(s->worker);
@@ -209,6 +220,7 @@ const struct ob_sink_driver ob_sink_file = {
     .opts = file_opts,
     .conf_size = sizeof(struct ob_sink_file_conf),
     .open = file_open,
+    .check = file_check,
     .wait_fd = file_wait_fd,
     .wake_at = file_wake_at,
     .submit = file_submit,
