@@ -97,6 +97,8 @@ def test_an_id_that_is_not_dead(dead):
     for action in ("retry", "discard"):
         assert "no dead event has the id e7" in dead.run("dead", action, "e7", "--yes", check=1).err
     assert len(listed(dead)) == 6
+    r = dead.run("dead", "show", "\x1b[2Jx", check=1)
+    assert "\x1b" not in r.err and "[2Jx" in r.err
 
 
 def test_discard_gives_up_for_good(dead):
