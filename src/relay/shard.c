@@ -3,14 +3,8 @@
  * order. */
 #include "relay/shard.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 static const struct ob_backoff reopen = {
@@ -60,103 +54,14 @@ void ob__shard_source_fine(struct shard *s)
     ob_log(&s->log, OB_LOG_INFO, "source.up", OB_KC("source", s->conf->source->name));
 }
 
-/* ---- opening and closing ---- */
-
-static void close_sink(struct shard *s, int grace_ms)
-{
-    if (s->sink)
-        s->conf->sink->close(s->sink, grace_ms);
-    s->sink = NULL;
-    s->n_verdicts = 0;
-}
-
-/* Nothing of the window is needed any more: the sink must not hold a message. */
-static void forget(struct shard *s)
-{
-    if (s->flow) {
-        ob_flow_reset(s->flow);
-        ob__shard_collect(s);
-    }
-    ob_flow_free(s->flow);
-    s->flow = NULL;
-    ob_batch_unref(s->kept);
-    s->kept = NULL;
-    s->settle_open = false;
-}
-
-static void close_source(struct shard *s)
-{
-    if (s->source)
-        s->conf->source->close(s->source);
-    s->source = NULL;
-}
-
 void ob__shard_fenced(struct shard *s, const struct ob_err *why)
 {
     ob_log(&s->log, OB_LOG_WARN, "relay.fenced", OB_KC("error", why->text));
-    close_sink(s, 0);
-    forget(s);
+    ob__shard_close_sink(s, 0);
+    ob__shard_forget(s);
     s->conf->source->disown(s->source);
     s->own_at = s->now + 1000;
     set_phase(s, PHASE_STANDBY);
-}
-
-static enum ob_status open_source(struct shard *s, struct ob_err *err)
-{
-    struct ob_source_env env = {.pipeline = s->conf->name,
-                                .shard = s->no,
-                                .shards = (unsigned)s->conf->shards,
-                                .owner = s->owner,
-                                .clock = s->clock,
-                                .log = &s->log};
-    memset(&s->source_caps, 0, sizeof(s->source_caps));
-    enum ob_status st =
-        s->conf->source->open(&env, s->conf->source_conf, &s->source, &s->source_caps, err);
-    if (st == OB_OK && (s->source_caps.page == 0 || s->source_caps.page > s->window))
-        s->source_caps.page = s->window;
-    return st;
-}
-
-static enum ob_status open_sink(struct shard *s, struct ob_err *err)
-{
-    struct ob_sink_env env = {.pipeline = s->conf->name,
-                              .shard = s->no,
-                              .shards = (unsigned)s->conf->shards,
-                              .clock = s->clock,
-                              .log = &s->log,
-                              .events = &ob__shard_sink_events,
-                              .user = s};
-    memset(&s->sink_caps, 0, sizeof(s->sink_caps));
-    return s->conf->sink->open(&env, s->conf->sink_conf, &s->sink, &s->sink_caps, err);
-}
-
-static enum ob_status open_flow(struct shard *s, struct ob_err *err)
-{
-    const struct ob_pipeline_conf *c = s->conf;
-    size_t flight = s->sink_caps.max_in_flight;
-    struct ob_flow_conf f = {
-        .window_events = (uint32_t)s->window,
-        .window_bytes = (uint64_t)c->window_bytes,
-        .max_in_flight = flight > 0 && flight < s->window ? (uint32_t)flight : (uint32_t)s->window,
-        .order = (enum ob_order)c->order,
-        .on_dead = (enum ob_on_dead)c->on_dead,
-        .ordered_sink = s->sink_caps.ordered,
-        .log_source = s->source_caps.log,
-        .max_attempts = (uint32_t)c->max_attempts,
-        .retry = {.first_ms = (uint32_t)c->retry_first_ms,
-                  .factor_pct = (uint32_t)c->retry_factor_pct,
-                  .max_ms = (uint32_t)c->retry_max_ms,
-                  .jitter_pct = (uint32_t)c->retry_jitter_pct},
-        .probe = {.first_ms = 200, .factor_pct = 200, .max_ms = 10000, .jitter_pct = 20},
-        .park_after_ms = (uint32_t)c->park_after_ms,
-        .publish_timeout_ms = (uint32_t)c->publish_timeout_ms,
-        .settle_every_ms = s->source_caps.settle_every_ms,
-        .held_max = 8192,
-        .dest_max = 1024,
-        .seed = ob_rand_next(&s->rand),
-    };
-    s->flow = ob_flow_new(&f, err);
-    return s->flow ? OB_OK : OB_FATAL;
 }
 
 /* ---- phases ---- */
@@ -173,7 +78,7 @@ static void phase_opening(struct shard *s)
     if (s->now < s->retry_at)
         return;
     ob__shard_stage(s, "open source");
-    enum ob_status st = open_source(s, &err);
+    enum ob_status st = ob__shard_open_source(s, &err);
     if (st == OB_OK) {
         s->failures = 0;
         s->own_at = s->now;
@@ -191,13 +96,13 @@ static void start_running(struct shard *s)
 {
     struct ob_err err = {.text = ""};
     ob__shard_stage(s, "open sink");
-    enum ob_status st = open_sink(s, &err); /* its caps shape the flow */
+    enum ob_status st = ob__shard_open_sink(s, &err); /* its caps shape the flow */
     if (st == OB_OK)
-        st = open_flow(s, &err);
+        st = ob__shard_open_flow(s, &err);
     if (st != OB_OK) {
         say_once(s, "sink.open", &err);
-        close_sink(s, 0);
-        forget(s);
+        ob__shard_close_sink(s, 0);
+        ob__shard_forget(s);
         s->conf->source->disown(s->source);
         if (s->relay->opts.once && st == OB_FATAL)
             finish(s, st);
@@ -230,7 +135,7 @@ static void phase_standby(struct shard *s)
     say_once(s, st == OB_AGAIN ? "relay.standby" : "source.own", &err);
     s->own_at = s->now + (st == OB_AGAIN ? 500 : 1000);
     if (st == OB_FATAL) { /* reopen from the start: the file may be another one by then */
-        close_source(s);
+        ob__shard_close_source(s);
         if (s->relay->opts.once)
             finish(s, st);
         else
@@ -302,8 +207,8 @@ static void watch(struct shard *s)
 
 static void end_running(struct shard *s, int grace_ms, enum ob_status result)
 {
-    close_sink(s, grace_ms);
-    forget(s);
+    ob__shard_close_sink(s, grace_ms);
+    ob__shard_forget(s);
     s->conf->source->disown(s->source);
     ob_log(&s->log, OB_LOG_INFO, "relay.stop", OB_KI("published", atomic_load(&s->delivered)),
            OB_KI("failed", atomic_load(&s->failed)));
@@ -510,65 +415,10 @@ void *ob__shard_main(void *arg)
         if (s->phase != PHASE_ENDED)
             wait_round(s);
     }
-    close_source(s);
+    ob__shard_close_source(s);
     atomic_fetch_add(&s->relay->ended, 1);
     uint64_t one = 1;
     ssize_t put = write(s->relay->wake_fd, &one, sizeof(one));
     (void)put;
     return NULL;
-}
-
-/* ---- memory ---- */
-
-enum ob_status ob__shard_init(struct shard *s, struct ob_relay *relay,
-                              const struct ob_pipeline_conf *conf, unsigned no, struct ob_err *err)
-{
-    memset(s, 0, sizeof(*s));
-    s->relay = relay;
-    s->conf = conf;
-    s->no = no;
-    s->clock = relay->opts.clock;
-    s->log = *relay->opts.log;
-    s->log.pipeline = conf->name;
-    s->log.shard = conf->shards > 1 ? (int)no : -1;
-    s->window = (size_t)conf->window;
-    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    ob_buf_init(&s->scratch, 0);
-    s->rand.state = (uint64_t)ob_clock_wall_us(s->clock) ^ ((uint64_t)getpid() << 32) ^ no;
-    char host[64] = "localhost";
-    gethostname(host, sizeof(host) - 1);
-    snprintf(s->owner, sizeof(s->owner), "%s:%d:%08x", host, (int)getpid(),
-             (unsigned)(ob_rand_next(&s->rand) & 0xffffffffu));
-    size_t w = s->window;
-    s->entries = calloc(w, sizeof(*s->entries));
-    s->claimed = calloc(w, sizeof(*s->claimed));
-    s->tokens = calloc(w, sizeof(*s->tokens));
-    s->hashes = calloc(w, sizeof(*s->hashes));
-    s->released = calloc(w, sizeof(*s->released));
-    s->held = calloc(w, sizeof(*s->held));
-    s->verdicts = calloc(w, sizeof(*s->verdicts));
-    s->msgs = calloc(w, sizeof(*s->msgs));
-    s->ops = calloc(w, sizeof(*s->ops));
-    if (s->wake_fd < 0 || !s->entries || !s->claimed || !s->tokens || !s->hashes || !s->released ||
-        !s->held || !s->verdicts || !s->msgs || !s->ops)
-        return ob_err_set(err, OB_FATAL, "pipeline %s: no memory for a window of %zu events",
-                          conf->name, w);
-    return ob_routes_new(&conf->route, &s->routes, err);
-}
-
-void ob__shard_clear(struct shard *s)
-{
-    ob_routes_free(s->routes);
-    ob_buf_clear(&s->scratch);
-    if (s->wake_fd >= 0)
-        close(s->wake_fd);
-    free(s->entries);
-    free(s->claimed);
-    free(s->tokens);
-    free(s->hashes);
-    free(s->released);
-    free(s->held);
-    free(s->verdicts);
-    free(s->msgs);
-    free(s->ops);
 }

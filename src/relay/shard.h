@@ -99,6 +99,15 @@ void ob__shard_fenced(struct shard *s, const struct ob_err *why);
 void ob__shard_source_failed(struct shard *s, const struct ob_err *err);
 void ob__shard_source_fine(struct shard *s);
 
+/* ends.c */
+enum ob_status ob__shard_open_source(struct shard *s, struct ob_err *err);
+enum ob_status ob__shard_open_sink(struct shard *s, struct ob_err *err);
+enum ob_status ob__shard_open_flow(struct shard *s, struct ob_err *err);
+void ob__shard_close_source(struct shard *s);
+void ob__shard_close_sink(struct shard *s, int grace_ms);
+/* Nothing of the window is needed any more: the sink must not hold a message. */
+void ob__shard_forget(struct shard *s);
+
 /* read.c: claims and drains */
 void ob__shard_claim(struct shard *s);
 void ob__shard_drain(struct shard *s);
