@@ -161,7 +161,7 @@ enum ob_status ob_sqlite_delete_parked(struct ob_source *s, int64_t n, uint64_t 
 {
     sqlite3_stmt *st = s->db.st[ST_PARK_DELETE];
     enum ob_status ret;
-    int64_t found;
+    int64_t found = 0;
 
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, n);
