@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,6 +66,7 @@ static void worker(struct bench *b, uint64_t seed, int out)
     struct ob_source *s = open_shard(b, 0, 1, "worker");
     struct ob_err err;
 
+    prctl(PR_SET_PDEATHSIG, SIGKILL);              /* a failed test leaves nothing behind */
     while (ob_source_sqlite.own(s, &err) != OB_OK) /* busy: the writer writes without a pause */
         ;
     if (write(out, "o", 1) != 1)
@@ -77,6 +79,7 @@ static void writer(struct bench *b)
 {
     sqlite3 *db;
 
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     sqlite3_open(b->path, &db);
     sqlite3_busy_timeout(db, 10000);
     sqlite3_exec(db, "PRAGMA synchronous = OFF", NULL, NULL, NULL);

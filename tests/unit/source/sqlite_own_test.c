@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,6 +63,7 @@ static struct other other_start(struct bench *b)
     o.pid = fork();
     assert_true(o.pid >= 0);
     if (o.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nothing behind */
         close(to[1]);
         close(from[0]);
         b->app = NULL; /* a connection must not cross a fork */

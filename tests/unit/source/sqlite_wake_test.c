@@ -93,8 +93,43 @@ static void commits_of_another_process_wake(void **state)
     bench_clear(&b);
 }
 
-/* The commit becomes visible long after the log was written (a slow fsync): found all the same,
- * without waiting for the look of every second. */
+/* A commit may become visible long after the log was written (a slow fsync), and then nothing tells
+ * of it: after one write there is a handful of looks, spread over half a second, then silence. */
+static void looks_again_after_a_write(void **state)
+{
+    struct bench b;
+    struct wake w;
+    struct ob_err err;
+    struct pollfd p;
+    char wal[160];
+    FILE *f;
+    int64_t begin, last = 0;
+    unsigned looks = 0;
+
+    (void)state;
+    bench_dir(&b);
+    snprintf(wal, sizeof(wal), "%s-wal", b.path);
+    f = fopen(wal, "w");
+    assert_non_null(f);
+    assert_int_equal(ob_sqlite_wake_open(&w, b.path, &err), OB_OK);
+    ob_sqlite_wake_watch(&w);
+    p = (struct pollfd){.fd = w.ep, .events = POLLIN};
+    fputs("x", f);
+    fflush(f);
+    begin = now_us();
+    while (poll(&p, 1, 1500) == 1) {
+        ob_sqlite_wake_again(&w, ob_sqlite_wake_take(&w));
+        last = now_us() - begin;
+        looks++;
+    }
+    assert_in_range(looks, 5, 10);
+    assert_true(last >= 400000);
+    fclose(f);
+    ob_sqlite_wake_close(&w);
+    bench_clear(&b);
+}
+
+/* The same with a transaction that spills into the log before it commits. */
 static void a_commit_that_becomes_visible_late(void **state)
 {
     struct bench b;
@@ -223,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(commits_of_another_process_wake),
+        cmocka_unit_test(looks_again_after_a_write),
         cmocka_unit_test(a_commit_that_becomes_visible_late),
         cmocka_unit_test(watch_follows_a_new_log),
         cmocka_unit_test(idle_relay_sleeps),
