@@ -210,10 +210,11 @@ void ob_demo_summary(struct ob_demo *d, const struct ob_demo_report *r, bool sto
     zero(&out, t, "astray", r->astray, "orders whose changes and events differ in number");
     ob_buf_printf(&out, "  %-18s ", "longest lag");
     ob_term_duration(&out, d->max_lag_ms);
-    ob_buf_printf(
-        &out, ", while the sink or the relay was away\n\n%s%s%s\n", ob_term_c(t, holds ? OB_C_GREEN : OB_C_RED),
-        holds ? "verified: nothing lost, nothing uncommitted, every key in order" : "NOT VERIFIED",
-        ob_term_c(t, OB_C_RESET));
+    ob_buf_printf(&out, ", while the sink or the relay was away\n\n%s%s%s\n",
+                  ob_term_c(t, holds ? OB_C_GREEN : OB_C_RED),
+                  holds ? "verified: nothing lost, nothing uncommitted, every key in order"
+                        : "NOT VERIFIED",
+                  ob_term_c(t, OB_C_RESET));
     if (r->problem[0])
         ob_buf_printf(&out, "first problem: %s\n", r->problem);
     if (!stopped)
