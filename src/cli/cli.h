@@ -163,6 +163,8 @@ int ob_cli_exit_of(enum ob_status st);
 int ob_cli_fail_err(const struct ob_cli *cli, const char *pipeline, const struct ob_err *err);
 /* Writes buf to cli->out and clears it. */
 int ob_cli_put(const struct ob_cli *cli, struct ob_buf *buf);
+/* A folder of our own making, with all that is in it. */
+void ob_cli_remove_tree(const char *dir);
 /* Reads a whole file ("-": standard input) of at most ceiling bytes. OB_REJECT: larger. */
 enum ob_status ob_cli_read_file(const char *path, size_t ceiling, struct ob_buf *out,
                                 struct ob_err *err) OB_MUST_CHECK;

@@ -62,10 +62,12 @@ static enum ob_status make_schema(struct world *w, struct ob_err *err)
     return st;
 }
 
-static void describe(const struct world *w, const struct ob_bench_run *run, char *out, size_t n)
+static void describe(const struct world *w, const struct ob_bench_run *run,
+                     const struct ob_bench_run *raw, char *out, size_t n)
 {
-    snprintf(out, n, "cpu_s_per_million=%.2f peak_mb=%.1f",
-             run->cpu_seconds * 1e6 / (double)w->events, (double)run->peak_kb / 1024);
+    double million = 1e6 / (double)w->events;
+    snprintf(out, n, "cpu_s_per_million=%.2f raw_cpu_s_per_million=%.2f peak_mb=%.1f",
+             run->cpu_seconds * million, raw->cpu_seconds * million, (double)run->peak_kb / 1024);
 }
 
 static enum ob_status drain(struct world *w, const char *name, const char *sink, bool file,
@@ -80,7 +82,7 @@ static enum ob_status drain(struct world *w, const char *name, const char *sink,
         st = ob_bench_relay(w->config, &ours, err);
     if (st != OB_OK)
         return st;
-    describe(w, &ours, more, sizeof(more));
+    describe(w, &ours, &raw, more, sizeof(more));
     line(w, name, (double)w->events / ours.seconds, (double)w->events / raw.seconds, more);
     return OB_OK;
 }
@@ -137,22 +139,6 @@ static enum ob_status bench_latency(struct world *w, struct ob_err *err)
     return st;
 }
 
-static void clean(struct world *w)
-{
-    static const char *const names[] = {"bench.db",     "bench.db-wal",   "bench.db-shm",
-                                        "latency.db",   "latency.db-wal", "latency.db-shm",
-                                        "events.jsonl", "outbox.yaml"};
-    char path[600];
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        snprintf(path, sizeof(path), "%s/%s", w->dir, names[i]);
-        unlink(path);
-    }
-    snprintf(path, sizeof(path), "rm -rf -- '%s'",
-             w->dir); /* lock files have the pipelines' names */
-    if (rmdir(w->dir) != 0 && system(path) != 0)
-        fprintf(w->cli->err, "outbox bench: could not remove %s\n", w->dir);
-}
-
 static int run(struct ob_cli *cli)
 {
     struct world w = {.cli = cli, .events = (uint64_t)ob_cli_int(cli, "events", 1000000)};
@@ -175,7 +161,7 @@ static int run(struct ob_cli *cli)
         st = bench_sqlite(&w, &err);
     if (st == OB_OK && (!only || strcmp(only, "latency") == 0))
         st = bench_latency(&w, &err);
-    clean(&w);
+    ob_cli_remove_tree(w.dir);
     return st == OB_OK ? OB_EXIT_OK : ob_cli_fail_err(cli, NULL, &err);
 }
 

@@ -2,6 +2,7 @@
 /* demo_world - what a demo runs in. */
 #include "cli/demo_world.h"
 
+#include "cli/cli.h"
 #include "core/clock.h"
 #include "core/jscan.h"
 #include "relay/conf.h"
@@ -9,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,19 +87,11 @@ enum ob_status ob_demo_world_open(struct ob_demo_world *w, struct ob_err *err)
     return st == OB_OK ? make_tables(w, err) : st;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
 void ob_demo_world_close(struct ob_demo_world *w, bool keep)
 {
     ob_demo_relay_kill(w);
     if (w->dir[0] && !keep)
-        nftw(w->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        ob_cli_remove_tree(w->dir);
 }
 
 /* Only async-signal-safe calls: other threads are running in the parent. */

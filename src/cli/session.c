@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <unistd.h>
 
 int ob_cli_fail(const struct ob_cli *cli, int code, const char *fmt, ...)
@@ -168,4 +169,17 @@ enum ob_status ob_cli_read_file(const char *path, size_t ceiling, struct ob_buf 
     if (st != OB_OK)
         ob_buf_clear(out);
     return st;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+void ob_cli_remove_tree(const char *dir)
+{
+    nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
