@@ -34,7 +34,7 @@ static int rename_new(const char *from, const char *to)
     return rename(from, to);
 }
 
-const struct ob_store_sys ob_store_sys_real = {writev, fdatasync, ftruncate, rename_new};
+const struct ob_store_sys ob_store_sys_real = {writev, fdatasync, fsync, ftruncate, rename_new};
 
 static enum ob_status down(const struct ob_store *s, const char *what, struct ob_err *err)
 {
@@ -71,14 +71,16 @@ void ob_store_clear(struct ob_store *s)
     s->path = s->dir = NULL;
 }
 
-static enum ob_status sync_dir(const struct ob_store *s, struct ob_err *err)
+static enum ob_status sync_dir(struct ob_store *s, struct ob_err *err)
 {
     int fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return down(s, "its folder", err);
     enum ob_status st = OB_OK;
-    if (s->sync && fsync(fd) != 0)
+    if (s->sync && s->sys->fsync(fd) != 0) {
         st = down(s, "fsync of its folder", err);
+        s->spoiled = true; /* only a new name makes the next sync mean something */
+    }
     close(fd);
     return st;
 }

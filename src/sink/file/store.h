@@ -21,6 +21,7 @@
 struct ob_store_sys {
     ssize_t (*writev)(int fd, const struct iovec *iov, int n);
     int (*fdatasync)(int fd);
+    int (*fsync)(int fd); /* of the folder */
     int (*ftruncate)(int fd, off_t size);
     int (*rename)(const char *from, const char *to); /* never replaces: EEXIST */
 };
@@ -39,7 +40,7 @@ struct ob_store {
     dev_t dev;
     ino_t ino;
     off_t size;    /* as we left it */
-    bool spoiled;  /* a sync of dev/ino failed: it is set aside before anything else */
+    bool spoiled;  /* a sync of dev/ino or of its name failed: it is set aside first of all */
     off_t no_room; /* bytes of the write that failed; 0: none did */
 };
 

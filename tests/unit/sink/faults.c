@@ -11,7 +11,7 @@ static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static struct {
     int left[FAULTS];
     bool hold, held;
-    unsigned writes, syncs, repeated;
+    unsigned writes, syncs, dir_syncs, repeated;
     ino_t failed[16];
     unsigned n_failed;
 } now;
@@ -74,6 +74,18 @@ static int faulty_fdatasync(int fd)
     return fdatasync(fd);
 }
 
+static int faulty_fsync(int fd)
+{
+    pthread_mutex_lock(&lock);
+    now.dir_syncs++;
+    pthread_mutex_unlock(&lock);
+    if (strikes(FAULT_FSYNC_DIR)) {
+        errno = EIO;
+        return -1;
+    }
+    return fsync(fd);
+}
+
 static int faulty_ftruncate(int fd, off_t size)
 {
     if (strikes(FAULT_TRUNCATE)) {
@@ -92,8 +104,8 @@ static int faulty_rename(const char *from, const char *to)
     return ob_store_sys_real.rename(from, to);
 }
 
-const struct ob_store_sys faults_sys = {faulty_writev, faulty_fdatasync, faulty_ftruncate,
-                                        faulty_rename};
+const struct ob_store_sys faults_sys = {faulty_writev, faulty_fdatasync, faulty_fsync,
+                                        faulty_ftruncate, faulty_rename};
 
 void faults_reset(void)
 {
@@ -149,6 +161,11 @@ unsigned faults_writes(void)
 unsigned faults_syncs(void)
 {
     return count(&now.syncs);
+}
+
+unsigned faults_dir_syncs(void)
+{
+    return count(&now.dir_syncs);
 }
 
 unsigned faults_repeated(void)

@@ -11,6 +11,7 @@ enum fault {
     FAULT_SHORT_WRITE, /* half of the bytes, cut anywhere */
     FAULT_WRITE_EIO,   /* nothing, EIO */
     FAULT_FSYNC,       /* EIO */
+    FAULT_FSYNC_DIR,
     FAULT_TRUNCATE,
     FAULT_RENAME,
     FAULTS,
@@ -23,7 +24,7 @@ int faults_left(enum fault f);
 /* fdatasync() waits while held. */
 void faults_hold(bool hold);
 void faults_wait_held(void);
-unsigned faults_writes(void), faults_syncs(void);
+unsigned faults_writes(void), faults_syncs(void), faults_dir_syncs(void);
 /* How often a file was synced after a sync of it had failed. */
 unsigned faults_repeated(void);
 

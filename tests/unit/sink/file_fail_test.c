@@ -176,6 +176,24 @@ static void a_file_that_cannot_be_synced_at_the_start_is_set_aside(void **state)
     watched_close(&f->w, 0);
 }
 
+static void a_folder_that_cannot_be_synced(void **state)
+{
+    struct fixture *f = *state;
+    faults_set(FAULT_FSYNC_DIR, 2); /* of the new file's name, then of its new name aside */
+    open_up(f);
+    uint64_t first = watched_add_many(&f->w, 10, 1);
+    assert_int_equal(watched_submit(&f->w, first, 10, NULL), 10);
+    assert_true(watched_until_idle(&f->w));
+    assert_int_equal(f->w.count[OB_V_RETURNED], 10);
+    expect_why(f, "fsync of its folder");
+    assert_true(watched_deliver(&f->w, first, 10));
+    assert_int_equal(faults_left(FAULT_FSYNC_DIR), 0);
+    assert_int_equal(place_count(&f->place, ".aside"), 1); /* the next sync is of another name */
+    read_all(f);
+    assert_int_equal(f->read.n, 10);
+    watched_close(&f->w, 0);
+}
+
 /* ---- full disks ---- */
 
 /* Delivers until the disk is full, makes room, delivers the rest. */
@@ -513,6 +531,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(a_failed_batch_is_given_back_and_delivered_later),
         T(a_file_that_cannot_be_synced_at_the_start_is_set_aside),
+        T(a_folder_that_cannot_be_synced),
         T(full_disk),
         T(limit_of_file_size),
         T(a_missing_folder_may_come),

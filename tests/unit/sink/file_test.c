@@ -321,6 +321,27 @@ static void rotation_keeps_files_within_their_size(void **state)
     watched_close(&f->w, 0);
 }
 
+static void every_new_name_is_synced(void **state)
+{
+    struct fixture *f = *state;
+    open_up(f);
+    assert_int_equal(faults_dir_syncs(), 0);
+    deliver(f, 1); /* made */
+    assert_int_equal(faults_dir_syncs(), 1);
+    deliver(f, 1);
+    assert_int_equal(faults_dir_syncs(), 1);
+    watched_close(&f->w, 0);
+    open_up(f);
+    deliver(f, 1); /* found; whoever made it may not have lived to do it */
+    assert_int_equal(faults_dir_syncs(), 2);
+    watched_close(&f->w, 0);
+    f->conf.rotate_bytes = 1;
+    open_up(f);
+    deliver(f, 1); /* found, renamed, made */
+    assert_int_equal(faults_dir_syncs(), 5);
+    watched_close(&f->w, 0);
+}
+
 static void a_line_longer_than_a_file_has_its_own(void **state)
 {
     struct fixture *f = *state;
@@ -433,6 +454,7 @@ int main(void)
         T(crash_leaves_no_torn_line),
         T(the_end_of_a_large_file),
         T(rotation_keeps_files_within_their_size),
+        T(every_new_name_is_synced),
         T(a_line_longer_than_a_file_has_its_own),
         T(a_stand_by_takes_nothing),
         T(reset_lets_go_of_the_lock),
