@@ -137,20 +137,17 @@ static void put_time(struct ob_lines *l, const struct ob_event *event)
         PUT(b, ",\"time\":null");
         return;
     }
-    int64_t us = event->created_us;
-    int64_t second = us / 1000000 - (us % 1000000 < 0);
+    int64_t us = event->created_us, rest = us % 1000000;
+    int64_t second = us / 1000000 - (rest < 0);
     if (second != l->second) {
-        memset(l->stamp, 0, sizeof(l->stamp));
-        l->n_stamp = ob_rfc3339(second * 1000000, l->stamp);
+        l->n_stamp = ob_rfc3339(us, l->stamp);
         l->second = second;
     }
-    if (l->n_stamp >= 5) { /* …SS.mmmZ, whatever the year */
-        unsigned ms = (unsigned)((us - second * 1000000) / 1000);
-        char *at = l->stamp + l->n_stamp - 4;
-        at[0] = (char)('0' + ms / 100);
-        at[1] = (char)('0' + ms / 10 % 10);
-        at[2] = (char)('0' + ms % 10);
-    }
+    unsigned ms = (unsigned)((rest < 0 ? rest + 1000000 : rest) / 1000);
+    char *at = l->stamp + l->n_stamp - 4; /* …SS.mmmZ */
+    at[0] = (char)('0' + ms / 100);
+    at[1] = (char)('0' + ms / 10 % 10);
+    at[2] = (char)('0' + ms % 10);
     PUT(b, ",\"time\":\"");
     put(b, l->stamp, l->n_stamp);
     PUT(b, "\"");
