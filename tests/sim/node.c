@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* node - one owner: flow, its client library, and the glue between them and the database. The round
  * is the one that flow.h describes; a crash may come between any two of its steps. */
-#include "sim.h"
+#include "node.h"
 
 #include <string.h>
-
-#define FLOW(call) (sim_in_flow = true, (call), sim_in_flow = false, (void)0)
 
 struct sim_tok *sim_tok_find(struct sim_node *n, uint64_t token)
 {
@@ -95,8 +93,7 @@ static void lose(struct sim *w, struct sim_node *n)
     excuse_unsettled(w, n);
     FLOW(ob_flow_reset(n->flow));
     n->n_tok = 0; /* their tokens come out of ob_flow_freed() all the same */
-    if (w->mutant != SIM_M_NO_SINK_RESET)
-        sim_lib_disconnect(w, n, false);
+    sim_lib_disconnect(w, n, false);
     uint64_t t[SIM_WINDOW];
     while (ob_flow_freed(n->flow, t, SIM_WINDOW) > 0)
         ;
@@ -121,8 +118,7 @@ static void reload(struct sim *w, struct sim_node *n)
     n->next_due = w->now;
 }
 
-/* A place where the process may die. */
-static bool point(struct sim *w, struct sim_node *n)
+bool sim_point(struct sim *w, struct sim_node *n)
 {
     if (w->failed)
         return true;
@@ -275,7 +271,7 @@ static bool settle_finish(struct sim *w, struct sim_node *n)
         st = sim_chance(w, 500) ? OB_RETRY : OB_DOWN;
     else if (recorded)
         st = sim_source_settle(w, n, &n->settle, released, &n_released);
-    if (point(w, n)) /* committed, and nobody was told */
+    if (sim_point(w, n)) /* committed, and nobody was told */
         return false;
     if (st == OB_FENCED) {
         sim_node_fenced(w, n);
@@ -310,270 +306,11 @@ static bool settle(struct sim *w, struct sim_node *n)
 {
     if (!n->settling && ob_flow_settle_at(n->flow) <= w->now)
         settle_begin(w, n);
-    if (point(w, n))
+    if (sim_point(w, n))
         return false;
     if (n->settling && n->settle_done <= w->now)
         return settle_finish(w, n);
     return true;
-}
-
-/* ---- claims and drains ---- */
-
-static struct ob_claimed claimed(const struct sim *w, unsigned ev, uint64_t ref)
-{
-    const struct sim_event *e = &w->ev[ev];
-    return (struct ob_claimed){.ref = ref,
-                               .hash = e->hash,
-                               .dest = e->dest,
-                               .bytes = e->bytes,
-                               .max_attempts = e->max_attempts,
-                               .flags = (e->skip ? OB_CLAIM_SKIP : 0) |
-                                        (e->kind == SIM_K_POISON ? OB_CLAIM_POISON : 0)};
-}
-
-static void add_token(struct sim *w, struct sim_node *n, uint64_t token, unsigned ev,
-                      const struct ob_claimed *c)
-{
-    if (token <= n->last_token || n->n_tok >= w->conf.flow.window_events) {
-        sim_fail(w, token <= n->last_token ? "token" : "window",
-                 "token %llu after %llu, %u live tokens", (unsigned long long)token,
-                 (unsigned long long)n->last_token, n->n_tok);
-        return;
-    }
-    n->last_token = token;
-    if (c->park_n && c->attempts < w->ev[ev].recorded)
-        sim_fail(w, "attempts", "event %u: %u of %u recorded attempts are left", ev, c->attempts,
-                 w->ev[ev].recorded);
-    /* Parked ahead of the cursor by an earlier owner, published by this one, then read again. */
-    if (!c->park_n && n->seen[ev].drained && w->conf.flow.log_source && w->ev[ev].excuse)
-        n->seen[ev].answered = false;
-    n->seen[ev].drained |= c->park_n != 0;
-    n->tok[n->n_tok++] = (struct sim_tok){.token = token,
-                                          .ev = ev,
-                                          .poison = c->flags & OB_CLAIM_POISON,
-                                          .drained = c->park_n != 0,
-                                          .claim_attempts = c->attempts,
-                                          .park_n = c->park_n,
-                                          .claimed_at = w->now};
-    SIM_TRACE(w, "owner %u %s event %u key %u hash %llx dest %u%s", n->id,
-              c->park_n ? "drains" : "claims", ev, w->ev[ev].key,
-              (unsigned long long)w->ev[ev].hash, w->ev[ev].dest_i,
-              c->flags & OB_CLAIM_HELD ? " (held)" : "");
-}
-
-static bool claim(struct sim *w, struct sim_node *n, bool *more)
-{
-    unsigned evs[SIM_WINDOW];
-    uint64_t tokens[SIM_WINDOW], bytes = 0;
-    struct ob_claimed c[SIM_WINDOW];
-    size_t k = 0, room = ob_flow_room(n->flow, &bytes);
-    if (room > w->conf.page)
-        room = w->conf.page;
-    *more = false;
-    if (!room || w->db.paused_until > w->now)
-        return true;
-    enum ob_status st = sim_source_claim(w, n, room, bytes, evs, &k);
-    if (st == OB_FENCED) {
-        sim_node_fenced(w, n);
-        return false;
-    }
-    if (st != OB_OK)
-        return true;
-    bool lookup = ob_flow_needs_lookup(n->flow);
-    for (size_t i = 0; i < k; i++) {
-        n->claim_ref = w->conf.flow.log_source ? w->ev[evs[i]].ref : n->claim_ref + 1;
-        c[i] = claimed(w, evs[i], n->claim_ref);
-        if (w->ev[evs[i]].parked || w->ev[evs[i]].dead || w->ev[evs[i]].discarded)
-            c[i].flags = OB_CLAIM_SKIP; /* recorded ahead of the cursor: that only passes it */
-        if (lookup && w->mutant != SIM_M_FORGET_HOLDS && sim_held(w, c[i].hash))
-            c[i].flags |= OB_CLAIM_HELD;
-    }
-    FLOW(ob_flow_claim(n->flow, w->now, c, k, tokens));
-    for (size_t i = 0; i < k; i++)
-        if (!(c[i].flags & OB_CLAIM_SKIP))
-            add_token(w, n, tokens[i], evs[i], &c[i]);
-    *more = true;
-    return true;
-}
-
-/* Returns how many rows the source had. */
-static size_t drain(struct sim *w, struct sim_node *n, uint64_t dest, size_t max)
-{
-    const struct sim_row *rows[SIM_WINDOW];
-    struct ob_drained drained[SIM_WINDOW];
-    struct ob_claimed c[SIM_WINDOW];
-    uint64_t tokens[SIM_WINDOW];
-    size_t n_drained = 0, k = sim_source_drain(w, n, dest, max, rows, drained, &n_drained);
-    if (!k)
-        return 0;
-    for (size_t i = 0; i < k; i++) {
-        c[i] = claimed(w, rows[i]->ev, 0);
-        c[i].attempts = rows[i]->attempts;
-        c[i].park_n = rows[i]->n;
-    }
-    FLOW(ob_flow_drained(n->flow, w->now, c, k, drained, n_drained, tokens));
-    for (size_t i = 0; i < k; i++)
-        if (tokens[i])
-            add_token(w, n, tokens[i], rows[i]->ev, &c[i]);
-    return k;
-}
-
-static void load_dests(struct sim *w, struct sim_node *n)
-{
-    uint64_t dests[4];
-    size_t k = sim_source_blocked(w, n->load_after, dests, 4);
-    for (size_t i = 0; i < k; i++) {
-        bool took;
-        FLOW(took = ob_flow_dest_parked(n->flow, w->now, dests[i]));
-        if (!took)
-            return; /* no place: again in the next round */
-        n->load_after = dests[i];
-    }
-    if (k < 4) {
-        n->load_dests = false;
-        n->load_after = 0;
-    }
-}
-
-/* Returns false when this instance is over. */
-static bool drains(struct sim *w, struct sim_node *n)
-{
-    uint64_t dests[SIM_DESTS + 2];
-    bool one[SIM_DESTS + 2];
-    size_t k = 0;
-    if (w->db.down_until > w->now || w->db.paused_until > w->now) {
-        if (n->next_due <= w->now)
-            n->next_due = w->now + 100;
-        return true;
-    }
-    if (n->epoch != w->db.epoch && w->mutant != SIM_M_ZOMBIE_CLAIMS) {
-        sim_node_fenced(w, n); /* like a claim, it checks the epoch that it reads under */
-        return false;
-    }
-    if (n->scan_at <= w->now) {
-        n->scan_at = w->now + 10000;
-        n->load_dests = true;
-    }
-    if (n->load_dests)
-        load_dests(w, n);
-    FLOW(k = ob_flow_drain_dests(n->flow, w->now, dests, one, SIM_DESTS + 2));
-    for (size_t i = 0; i < k; i++) {
-        size_t room = ob_flow_drain_room(n->flow);
-        if (room && !drain(w, n, dests[i], one[i] ? 1 : room))
-            FLOW(ob_flow_drain_none(n->flow, w->now, dests[i]));
-    }
-    size_t room = ob_flow_drain_room(n->flow);
-    if (n->next_due <= w->now && room) {
-        drain(w, n, 0, room);
-        n->next_due = sim_source_next_due(w);
-        if (n->next_due <= w->now)
-            n->next_due = w->now + 100; /* in the window, or no room */
-    } else if (n->next_due <= w->now) {
-        n->next_due = w->now + 100;
-    }
-    bool empty = w->db.n_parked == 0 && !n->settling;
-    for (unsigned i = 0; i < w->db.n_dead && empty && w->mutant != SIM_M_FORGET_DEAD_HOLDS; i++)
-        empty = !w->db.dead[i].hold;
-    if (w->mutant == SIM_M_FORGET_HOLDS || (empty && sim_chance(w, 500)))
-        FLOW(ob_flow_parked_empty(n->flow));
-    return true;
-}
-
-/* ---- to the sink ---- */
-
-static void note_sent(struct sim *w, struct sim_node *n, struct sim_tok *t)
-{
-    struct sim_event *e = &w->ev[t->ev];
-    sim_check_submit(w, n, t);
-    t->in_flight = true;
-    t->cancelled = false;
-    t->sent_at = w->now;
-    t->order = ++n->submits;
-    n->seen[t->ev].sent = n->seen[t->ev].in_flight = true;
-    n->seen[t->ev].answered = false;
-    t->down_probe = n->down_told;
-    if (t->down_probe && ++n->down_probes > 1)
-        sim_fail(w, "probe", "event %u is sent to a sink that is down, beside its probe", t->ev);
-    unsigned running = 0;
-    for (unsigned i = 0; i < SIM_NODES; i++)
-        running += w->node[i].running;
-    if (running > 1)
-        e->excuse = true; /* a take-over is under way */
-    SIM_TRACE(w, "owner %u sends event %u key %u dest %u", n->id, t->ev, e->key, e->dest_i);
-}
-
-static bool submit(struct sim *w, struct sim_node *n, size_t *sent)
-{
-    uint64_t tokens[SIM_WINDOW];
-    size_t k = 0, taken = 0;
-    bool down = false;
-    *sent = 0;
-    FLOW(k = ob_flow_submit(n->flow, w->now, tokens, SIM_WINDOW));
-    for (size_t i = 0; i < k; i++)
-        if (!sim_tok_find(n, tokens[i])) {
-            sim_fail(w, "token", "a token that is not live is sent");
-            return false;
-        }
-    if (k)
-        taken = sim_lib_submit(w, n, tokens, k, &down);
-    if (point(w, n)) /* sent, and nobody knows */
-        return false;
-    for (size_t i = 0; i < taken && !w->failed; i++)
-        note_sent(w, n, sim_tok_find(n, tokens[i]));
-    FLOW(ob_flow_accepted(n->flow, w->now, taken));
-    if (down && !n->down_told)
-        n->lib.tell_sink = -1;
-    *sent = taken;
-    if (w->mutant == SIM_M_ACCEPTED_IS_DELIVERED)
-        for (size_t i = 0; i < taken; i++) {
-            struct ob_flow_verdict v = {.token = tokens[i], .verdict = OB_V_DELIVERED};
-            sim_tok_find(n, tokens[i])->in_flight = false;
-            FLOW(ob_flow_verdicts(n->flow, w->now, &v, 1));
-        }
-    return true;
-}
-
-static void ask_sink(struct sim *w, struct sim_node *n)
-{
-    uint64_t tokens[SIM_WINDOW];
-    size_t k = 0;
-    bool reset = false;
-    FLOW(k = ob_flow_cancel(n->flow, tokens, SIM_WINDOW));
-    for (size_t i = 0; i < k; i++) {
-        struct sim_tok *t = sim_tok_find(n, tokens[i]);
-        if (!t || !t->in_flight)
-            continue; /* its verdict was in the same round */
-        t->cancelled = true;
-        t->blamed = n->acked_order[w->ev[t->ev].dest_i] > t->order;
-        SIM_TRACE(w, "owner %u cancels event %u%s", n->id, t->ev, t->blamed ? "" : " (unblamed)");
-        sim_check_cancel(w, n, t);
-        sim_lib_cancel(w, n, tokens[i]);
-    }
-    FLOW(reset = ob_flow_wants_reset(n->flow));
-    if (!reset)
-        return;
-    SIM_TRACE(w, "owner %u resets the sink", n->id);
-    sim_lib_disconnect(w, n, false);
-    if (!w->broker.down && sim_chance(w, 500))
-        n->lib.tell_sink = 1;
-}
-
-static void collect(struct sim *w, struct sim_node *n)
-{
-    uint64_t tokens[SIM_WINDOW];
-    size_t k = 0;
-    do {
-        FLOW(k = ob_flow_freed(n->flow, tokens, SIM_WINDOW));
-        for (size_t i = 0; i < k; i++) {
-            struct sim_tok *t = sim_tok_find(n, tokens[i]);
-            if (!t || t->in_flight) {
-                sim_fail(w, "token", "a token is freed that is %s", t ? "in flight" : "not live");
-                return;
-            }
-            SIM_TRACE(w, "owner %u lets go of event %u", n->id, t->ev);
-            *t = n->tok[--n->n_tok];
-        }
-    } while (k == SIM_WINDOW);
 }
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -602,22 +339,22 @@ void sim_node_round(struct sim *w, struct sim_node *n)
     bool claimed_some = false;
     size_t sent = 0;
     hear(w, n);
-    if (point(w, n))
+    if (sim_point(w, n))
         return;
     FLOW(ob_flow_tick(n->flow, w->now));
-    if (!settle(w, n) || point(w, n))
+    if (!settle(w, n) || sim_point(w, n))
         return;
-    collect(w, n);
-    if (w->conf.drain_first && !drains(w, n))
+    sim_node_collect(w, n);
+    if (w->conf.drain_first && !sim_node_drains(w, n))
         return;
-    if (!claim(w, n, &claimed_some) || point(w, n))
+    if (!sim_node_claim(w, n, &claimed_some) || sim_point(w, n))
         return;
-    if (!w->conf.drain_first && !drains(w, n))
+    if (!w->conf.drain_first && !sim_node_drains(w, n))
         return;
-    if (point(w, n) || !submit(w, n, &sent) || point(w, n))
+    if (sim_point(w, n) || !sim_node_submit(w, n, &sent) || sim_point(w, n))
         return;
-    ask_sink(w, n);
-    collect(w, n);
+    sim_node_ask_sink(w, n);
+    sim_node_collect(w, n);
     sim_check_bounds(w, n);
     sleep_until(w, n, claimed_some || sent > 0);
 }
