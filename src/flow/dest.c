@@ -249,24 +249,48 @@ void ob__dest_tick(struct ob_flow *f, int64_t now)
     ob__key_clean(f);
 }
 
+/* When it may be asked for rows: a free one to drain, a blocked one for a row to probe with. */
+static bool wants_rows(int64_t now, const struct dest *d, bool place)
+{
+    if (!d->blocked)
+        return now >= d->drain_at;
+    return place && now >= d->probe_at && d->probe == NIL && d->rhead == NIL;
+}
+
+static int64_t waits_since(const struct dest *d)
+{
+    return d->blocked ? d->probe_at : d->drain_at;
+}
+
+/* Free ones before blocked ones, then those first that wait longest: where there is room for one
+ * row only, each gets its turn. */
 size_t ob_flow_drain_dests(struct ob_flow *f, int64_t now, uint64_t *dests, bool *one, size_t max)
 {
     size_t n = 0;
-    if (ob_flow_drain_room(f) == 0)
+    if (ob_flow_drain_room(f) == 0 || max == 0)
         return 0;
     bool place = f->blocked_live < ob__blocked_share(f) && now >= f->gap_ms;
-    for (int blocked = 0; blocked < 2; blocked++) {
-        for (uint32_t di = f->bhead; di != NIL && n < max; di = f->dests[di].bnext) {
-            const struct dest *d = &f->dests[di];
-            if (d->blocked != (blocked == 1))
-                continue;
-            if (d->blocked ? (now >= d->probe_at && d->probe == NIL && d->rhead == NIL && place)
-                           : now >= d->drain_at) {
-                dests[n] = d->hash;
-                one[n++] = d->blocked;
-            }
+    for (uint32_t di = f->bhead; di != NIL; di = f->dests[di].bnext) {
+        const struct dest *d = &f->dests[di];
+        if (!wants_rows(now, d, place))
+            continue;
+        size_t at = n;
+        while (at > 0) { /* insertion: the list is short, and mostly in order */
+            const struct dest *before = &f->dests[ob__dest_find(f, dests[at - 1])];
+            if (before->blocked < d->blocked ||
+                (before->blocked == d->blocked && waits_since(before) <= waits_since(d)))
+                break;
+            if (at < max)
+                dests[at] = dests[at - 1];
+            at--;
         }
+        if (at >= max)
+            continue;
+        dests[at] = d->hash;
+        n += n < max;
     }
+    for (size_t i = 0; i < n; i++)
+        one[i] = f->dests[ob__dest_find(f, dests[i])].blocked;
     return n;
 }
 
