@@ -6,12 +6,17 @@
 CREATE SCHEMA IF NOT EXISTS outbox;
 COMMENT ON SCHEMA outbox IS 'Transactional outbox';
 
+-- Settings of this outbox, and the version of its schema.
 CREATE TABLE outbox.meta (
     name text PRIMARY KEY,
     value text NOT NULL
 );
-INSERT INTO outbox.meta VALUES ('partition_rows', '1000000'), ('partitions_ahead', '3'), ('keep_hours', '168'),
-    ('hard_limit', '0'), ('soft_limit', '1000000');
+INSERT INTO outbox.meta (name, value) VALUES
+    ('partition_rows', '1000000'),  -- numbers of one partition
+    ('partitions_ahead', '3'),      -- empty ones behind the one that is written
+    ('keep_hours', '168'),          -- a partition that all pipelines have passed stays so long; 'off': for ever
+    ('soft_limit', '1000000'),      -- pending events at which pressure() is 1
+    ('hard_limit', '0');            -- pending events at which emit() refuses; 0: never
 
 -- A UUID of version 7: 48 bits of Unix milliseconds, the rest is random.
 CREATE FUNCTION outbox.gen_id() RETURNS uuid
@@ -28,7 +33,7 @@ $$;
 -- of columns: a transaction has its id before it draws a number, and the cursor's proof rests on that (docs/sources/postgres.md).
 CREATE TABLE outbox.event (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    seq bigint GENERATED ALWAYS AS IDENTITY,
+    seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
     id uuid NOT NULL DEFAULT outbox.gen_id(),
     type text NOT NULL,
     aggregate_type text NOT NULL DEFAULT '',
@@ -48,18 +53,18 @@ CREATE TABLE outbox.event (
 CREATE UNIQUE INDEX event_seq ON outbox.event (seq);
 CREATE INDEX event_xid ON outbox.event (xid, seq);
 
--- A missing partition must never fail a writer. This one stays empty while outbox.maintain() runs.
-CREATE TABLE outbox.event_default (LIKE outbox.event INCLUDING DEFAULTS);
-CREATE UNIQUE INDEX ON outbox.event_default (seq);
-CREATE INDEX ON outbox.event_default (xid, seq);
-CREATE UNIQUE INDEX ON outbox.event_default (id);
+-- A missing partition must never fail a writer. This one stays empty while a relay runs outbox.maintain().
+CREATE TABLE outbox.event_default (LIKE outbox.event INCLUDING DEFAULTS INCLUDING CONSTRAINTS);
+CREATE UNIQUE INDEX event_default_seq ON outbox.event_default (seq);
+CREATE INDEX event_default_xid ON outbox.event_default (xid, seq);
+CREATE UNIQUE INDEX event_default_id ON outbox.event_default (id);
 ALTER TABLE outbox.event ATTACH PARTITION outbox.event_default DEFAULT;
 
 CREATE TABLE outbox.part (
     name text PRIMARY KEY,
     lo bigint NOT NULL,              -- first number
     hi bigint NOT NULL,              -- first number of the next
-    closed_xid xid8,                 -- noted after the sequence passed hi
+    closed_xid xid8,                 -- noted after the sequence passed hi: every writer of this partition has a lower one
     closed_at timestamptz,
     emptied_at timestamptz           -- truncated; dropped later
 );
@@ -76,6 +81,7 @@ CREATE TABLE outbox.cursor (
     late_pos bigint NOT NULL DEFAULT 0,
     late_snap pg_snapshot,                         -- NULL: as snap
     base bigint NOT NULL DEFAULT 0,                -- LATE looks only above it
+    adopting boolean NOT NULL DEFAULT false,       -- snap is of another cluster; rows up to pos that it does not show are read once
     fence xid8,                                    -- of the transaction that stored the cursor
     lsn pg_lsn,                                    -- wal: confirmed
     rows_done bigint NOT NULL DEFAULT 0,           -- wal: of the transaction behind lsn
@@ -96,7 +102,8 @@ CREATE TABLE outbox.cursor (
     PRIMARY KEY (pipeline, shard)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Where shards stood before their number was changed.
+-- Where shards stood before their number was changed: what an old shard had settled is not delivered again, although the
+-- new cursors start lower.
 CREATE TABLE outbox.past (
     pipeline text NOT NULL,
     generation integer NOT NULL,
@@ -104,6 +111,8 @@ CREATE TABLE outbox.past (
     shards integer NOT NULL,
     pos bigint NOT NULL,
     snap pg_snapshot NOT NULL,
+    late_pos bigint NOT NULL,
+    late_snap pg_snapshot,
     PRIMARY KEY (pipeline, generation, shard)
 );
 
@@ -122,6 +131,7 @@ CREATE TABLE outbox.parked (
     n bigint NOT NULL,
     hash bigint NOT NULL,               -- of the key
     ref text NOT NULL,
+    seq bigint,                         -- the event's number, where it has one
     event jsonb,
     payload bytea,
     attempts integer NOT NULL,
@@ -135,6 +145,7 @@ CREATE TABLE outbox.parked (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX parked_hash ON outbox.parked (pipeline, hash, n);
 CREATE UNIQUE INDEX parked_ref ON outbox.parked (pipeline, ref);
+CREATE INDEX parked_seq ON outbox.parked (pipeline, seq);
 
 -- One row per hash that is held: what its first row (lowest n) waits for; -1: a dead event.
 CREATE TABLE outbox.parked_key (
@@ -150,6 +161,7 @@ CREATE TABLE outbox.dead (
     pipeline text NOT NULL,
     n bigint NOT NULL,
     ref text NOT NULL,
+    seq bigint,
     hash bigint NOT NULL,
     id text NOT NULL,
     type text NOT NULL,
@@ -167,9 +179,20 @@ CREATE TABLE outbox.dead (
     PRIMARY KEY (pipeline, n)
 );
 CREATE INDEX dead_ref ON outbox.dead (pipeline, ref);
+CREATE INDEX dead_seq ON outbox.dead (pipeline, seq);
 CREATE INDEX dead_hold ON outbox.dead (pipeline, hash, n) WHERE hold;
 CREATE INDEX dead_state ON outbox.dead (pipeline, n) WHERE state = 'dead';
 CREATE INDEX dead_id ON outbox.dead (id);
+
+-- Has the owner of this cursor settled the event of this number?
+CREATE FUNCTION outbox.settled(c outbox.cursor, seq bigint, xid xid8) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+    SELECT seq <= c.pos AND (
+        CASE WHEN c.adopting THEN seq <= c.late_pos OR pg_visible_in_snapshot(xid, c.snap)
+             ELSE seq <= c.base OR pg_visible_in_snapshot(xid, c.snap)
+                  OR (c.late_snap IS NOT NULL AND seq <= c.late_pos AND pg_visible_in_snapshot(xid, c.late_snap))
+        END)
+$$;
 
 -- Derives the row of each of these hashes in outbox.parked_key again; gives back those that nothing holds any more.
 CREATE FUNCTION outbox.rekey(p text, hashes bigint[]) RETURNS SETOF bigint
