@@ -81,7 +81,7 @@ CREATE TABLE outbox.cursor (
     late_pos bigint NOT NULL DEFAULT 0,
     late_snap pg_snapshot,                         -- NULL: as snap
     base bigint NOT NULL DEFAULT 0,                -- LATE looks only above it
-    adopting boolean NOT NULL DEFAULT false,       -- snap is of another cluster; rows up to pos that it does not show are read once
+    adopt_pos bigint,                              -- not NULL: the snapshots are of another cluster; what they do not show is read once, up to pos
     fence xid8,                                    -- of the transaction that stored the cursor
     lsn pg_lsn,                                    -- wal: confirmed
     rows_done bigint NOT NULL DEFAULT 0,           -- wal: of the transaction behind lsn
@@ -113,6 +113,7 @@ CREATE TABLE outbox.past (
     snap pg_snapshot NOT NULL,
     late_pos bigint NOT NULL,
     late_snap pg_snapshot,
+    base bigint NOT NULL,
     PRIMARY KEY (pipeline, generation, shard)
 );
 
@@ -186,40 +187,43 @@ CREATE INDEX dead_id ON outbox.dead (id);
 
 -- Has the owner of this cursor settled the event of this number?
 CREATE FUNCTION outbox.settled(c outbox.cursor, seq bigint, xid xid8) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT seq <= c.pos AND (CASE WHEN c.adopt_pos IS NULL THEN seq <= c.base ELSE seq <= c.adopt_pos END
+        OR pg_catalog.pg_visible_in_snapshot(xid, c.snap)
+        OR (c.late_snap IS NOT NULL AND seq <= c.late_pos AND pg_catalog.pg_visible_in_snapshot(xid, c.late_snap)))
+$$;
+
+-- An event that outlived its row, as a row.
+CREATE FUNCTION outbox.unpack(e jsonb, payload bytea, seq bigint) RETURNS outbox.event
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
-    SELECT seq <= c.pos AND (
-        CASE WHEN c.adopting THEN seq <= c.late_pos OR pg_visible_in_snapshot(xid, c.snap)
-             ELSE seq <= c.base OR pg_visible_in_snapshot(xid, c.snap)
-                  OR (c.late_snap IS NOT NULL AND seq <= c.late_pos AND pg_visible_in_snapshot(xid, c.late_snap))
-        END)
+    SELECT ROW('3'::xid8, seq, (e ->> 'id')::uuid, e ->> 'type', coalesce(e ->> 'aggregate_type', ''),
+        coalesce(e ->> 'aggregate_id', ''), e ->> 'key', e ->> 'tenant', e ->> 'topic', payload,
+        (e ->> 'payload_kind')::"char", (e ->> 'headers')::json, (e ->> 'metadata')::json, (e ->> 'entity_version')::bigint,
+        (e ->> 'schema_version')::bigint, (e ->> 'max_attempts')::integer,
+        to_timestamp((e ->> 'created_us')::numeric / 1000000))::outbox.event
 $$;
 
 -- Derives the row of each of these hashes in outbox.parked_key again; gives back those that nothing holds any more.
 CREATE FUNCTION outbox.rekey(p text, hashes bigint[]) RETURNS SETOF bigint
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
-DECLARE
-    h bigint;
-    first record;
-    holder bigint;
-BEGIN
-    FOR h IN SELECT DISTINCT u FROM unnest(hashes) AS u ORDER BY u LOOP
-        SELECT n, due_at, blocked_dest INTO first FROM outbox.parked
-            WHERE pipeline = p AND hash = h ORDER BY n LIMIT 1;
-        SELECT d.n INTO holder FROM outbox.dead AS d
-            WHERE d.pipeline = p AND d.hash = h AND d.hold ORDER BY d.n LIMIT 1;
-        IF first.n IS NULL AND holder IS NULL THEN
-            DELETE FROM outbox.parked_key WHERE pipeline = p AND hash = h;
-            RETURN NEXT h;
-        ELSIF holder IS NOT NULL AND (first.n IS NULL OR holder < first.n) THEN
-            INSERT INTO outbox.parked_key VALUES (p, h, -1, 'infinity')
-                ON CONFLICT (pipeline, hash) DO UPDATE SET blocked_dest = -1, due_at = 'infinity';
-        ELSE
-            INSERT INTO outbox.parked_key VALUES (p, h, first.blocked_dest, first.due_at)
-                ON CONFLICT (pipeline, hash) DO UPDATE
-                SET blocked_dest = excluded.blocked_dest, due_at = excluded.due_at;
-        END IF;
-    END LOOP;
-END
+LANGUAGE sql VOLATILE SET search_path = pg_catalog AS $$
+    WITH first AS MATERIALIZED (
+        SELECT h.hash, w.n, w.due_at, w.blocked_dest, d.n AS holder
+        FROM (SELECT DISTINCT u AS hash FROM unnest(hashes) AS u) AS h
+        LEFT JOIN LATERAL (SELECT x.n, x.due_at, x.blocked_dest FROM outbox.parked AS x
+            WHERE x.pipeline = p AND x.hash = h.hash ORDER BY x.n LIMIT 1) AS w ON true
+        LEFT JOIN LATERAL (SELECT x.n FROM outbox.dead AS x
+            WHERE x.pipeline = p AND x.hash = h.hash AND x.hold ORDER BY x.n LIMIT 1) AS d ON true),
+    gone AS (
+        DELETE FROM outbox.parked_key AS k USING first AS f
+        WHERE k.pipeline = p AND k.hash = f.hash AND f.n IS NULL AND f.holder IS NULL),
+    kept AS (
+        INSERT INTO outbox.parked_key AS k (pipeline, hash, blocked_dest, due_at)
+        SELECT p, f.hash, CASE WHEN behind THEN -1 ELSE f.blocked_dest END, CASE WHEN behind THEN 'infinity' ELSE f.due_at END
+        FROM (SELECT *, holder IS NOT NULL AND (n IS NULL OR holder < n) AS behind FROM first) AS f
+        WHERE f.n IS NOT NULL OR f.holder IS NOT NULL
+        ON CONFLICT (pipeline, hash) DO UPDATE SET blocked_dest = excluded.blocked_dest, due_at = excluded.due_at
+        WHERE (k.blocked_dest, k.due_at) IS DISTINCT FROM (excluded.blocked_dest, excluded.due_at))
+    SELECT f.hash FROM first AS f WHERE f.n IS NULL AND f.holder IS NULL
 $$;
 
 -- Counts for `status`, kept by triggers on statements so that nobody counts a big table.
@@ -262,3 +266,48 @@ CREATE TRIGGER dead_out AFTER DELETE ON outbox.dead REFERENCING OLD TABLE AS cha
     FOR EACH STATEMENT EXECUTE FUNCTION outbox.count_rows();
 CREATE TRIGGER dead_change AFTER UPDATE ON outbox.dead REFERENCING OLD TABLE AS before NEW TABLE AS changed
     FOR EACH STATEMENT EXECUTE FUNCTION outbox.count_rows();
+
+-- The database was restored into another cluster (dump and restore, upgrade): its transaction ids mean nothing here. What a
+-- pipeline has not read is decided by the old numbers, once: rows up to its position that its snapshots do not show. Rows above
+-- every position get an id that every snapshot shows, else this cluster's counter reaches the foreign numbers one day.
+CREATE FUNCTION outbox.adopt(system text, db oid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    top bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(7305, 2);
+    IF NOT EXISTS (SELECT 1 FROM outbox.cursor AS c WHERE c.system_id <> system OR c.db_oid <> db) THEN
+        RETURN;
+    END IF;
+    SELECT max(c.pos) INTO top FROM outbox.cursor AS c;
+    UPDATE outbox.event AS e SET xid = '3' WHERE e.seq > top;
+    UPDATE outbox.cursor AS c SET system_id = system, db_oid = db, adopt_pos = 0, base = top, fence = NULL, lsn = NULL,
+        rows_done = 0, epoch = c.epoch + 1 WHERE c.system_id <> system OR c.db_oid <> db;
+    UPDATE outbox.part AS p SET closed_xid = NULL, closed_at = NULL WHERE p.closed_xid IS NOT NULL;
+END
+$$;
+
+-- Another number of shards. The new cursors start at the lowest position and the oldest snapshot: snapshots are rising in time,
+-- so what these two show is settled by every old shard.
+CREATE FUNCTION outbox.reshard(p text, n integer) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+DECLARE
+    old outbox.cursor;
+    sums record;
+BEGIN
+    INSERT INTO outbox.past (pipeline, generation, shard, shards, pos, snap, late_pos, late_snap, base)
+        SELECT c.pipeline, 1 + coalesce((SELECT max(g.generation) FROM outbox.past AS g WHERE g.pipeline = p), 0), c.shard, c.shards,
+            c.pos, c.snap, c.late_pos, c.late_snap, c.base
+        FROM outbox.cursor AS c WHERE c.pipeline = p;
+    SELECT c.* INTO old FROM outbox.cursor AS c WHERE c.pipeline = p
+        ORDER BY pg_snapshot_xmax(c.snap), (SELECT count(*) FROM pg_snapshot_xip(c.snap)) DESC LIMIT 1;
+    SELECT min(c.pos) AS pos, max(c.base) AS base, max(c.epoch) AS epoch, sum(c.published) AS published, sum(c.failed) AS failed
+        INTO sums FROM outbox.cursor AS c WHERE c.pipeline = p;
+    DELETE FROM outbox.cursor AS c WHERE c.pipeline = p;
+    INSERT INTO outbox.cursor (pipeline, shard, shards, mode, pos, snap, base, fence, timeline, system_id, db_oid, epoch, published,
+        failed, lsn, rows_done)
+        SELECT p, i, n, old.mode, sums.pos, old.snap, sums.base, old.fence, old.timeline, old.system_id, old.db_oid, sums.epoch + 1,
+            CASE i WHEN 0 THEN sums.published ELSE 0 END, CASE i WHEN 0 THEN sums.failed ELSE 0 END, NULL, 0
+        FROM generate_series(0, n - 1) AS i;
+END
+$$;

@@ -48,7 +48,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
     WHERE m.name = 'keep_hours' AND m.value <> 'off' AND p.emptied_at IS NULL AND p.closed_xid IS NOT NULL
         AND p.closed_at < clock_timestamp() - CASE WHEN m.value = 'off' THEN NULL ELSE m.value::double precision END * interval '1 hour'
         AND EXISTS (SELECT 1 FROM outbox.cursor AS c WHERE c.mode <> 'rows')
-        AND NOT EXISTS (SELECT 1 FROM outbox.cursor AS c WHERE c.mode <> 'rows' AND (c.adopting OR c.pos < p.hi
+        AND NOT EXISTS (SELECT 1 FROM outbox.cursor AS c WHERE c.mode <> 'rows' AND (c.adopt_pos IS NOT NULL OR c.pos < p.hi - 1
             OR pg_snapshot_xmin(c.snap) <= p.closed_xid OR pg_snapshot_xmin(c.late_snap) <= p.closed_xid))
         AND NOT EXISTS (SELECT 1 FROM outbox.parked AS w WHERE w.seq >= p.lo AND w.seq < p.hi AND w.event IS NULL)
     ORDER BY p.lo LIMIT 1

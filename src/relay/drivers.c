@@ -34,6 +34,10 @@ const struct ob_driver_absent ob_source_absent[] = {
     {"sqlite", "it was built without SQLite; install its development files and build with "
                "-Dsqlite=enabled"},
 #endif
+#if !OB_HAVE_POSTGRES
+    {"postgres", "it was built without PostgreSQL; install libpq's development files and build "
+                 "with -Dpostgres=enabled"},
+#endif
     {NULL, NULL},
 };
 

@@ -75,6 +75,9 @@ struct ob_source_driver {
      */
     enum ob_status (*claim)(struct ob_source *s, size_t max, size_t max_bytes,
                             struct ob_batch **out, struct ob_err *err);
+    /* True: a look is under way, so that OB_AGAIN did not mean that nothing is there. NULL: never.
+     */
+    bool (*looking)(const struct ob_source *s);
     /* Forgets what was claimed and not settled: the next claim starts at the durable cursor again.
      */
     void (*rewind)(struct ob_source *s);

@@ -3,6 +3,7 @@
 #include "source/postgres/conn.h"
 
 #include "core/buf.h"
+#include "core/utf8.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -197,6 +198,16 @@ enum ob_status ob_pg_exec(struct pg_conn *conn, const char *sql, struct ob_err *
     return ob_pg_query(conn, sql, NULL, 0, false, NULL, err);
 }
 
+enum ob_status ob_pg_prepare(struct pg_conn *conn, const char *name, const char *sql,
+                             struct ob_err *err)
+{
+    if (!conn->c)
+        return ob_err_set(err, OB_DOWN, "not connected");
+    if (!PQsendPrepare(conn->c, name, sql, 0, NULL))
+        return ob_pg_fail(conn, NULL, name, err);
+    return collect(conn, name, NULL, err);
+}
+
 void ob_pg_rollback(struct pg_conn *conn)
 {
     struct ob_err err;
@@ -347,17 +358,30 @@ static void comma(struct ob_buf *buf)
         ob_buf_char(buf, ',');
 }
 
+/* The server refuses text that is no UTF-8, and a settle that it refuses would be tried for ever.
+ */
 void ob_pg_array_add(struct ob_buf *buf, struct ob_str s)
 {
+    const char *end = s.p + s.n;
     comma(buf);
     ob_buf_char(buf, '"');
-    for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] == '"' || s.p[i] == '\\')
+    for (const char *p = s.p; p < end;) {
+        int n = ob_utf8_step(p, end);
+        if (*p == '"' || *p == '\\')
             ob_buf_char(buf, '\\');
-        if (s.p[i] != '\0') /* a text in PostgreSQL cannot hold it */
-            ob_buf_char(buf, s.p[i]);
+        if (n < 0)
+            ob_buf_c(buf, OB_UTF8_REPLACEMENT);
+        else if (*p != '\0') /* a text in PostgreSQL cannot hold it */
+            ob_buf_put(buf, p, (size_t)n);
+        p += n < 0 ? -n : n;
     }
     ob_buf_char(buf, '"');
+}
+
+void ob_pg_array_int(struct ob_buf *buf, int64_t v)
+{
+    comma(buf);
+    ob_buf_printf(buf, "%lld", (long long)v);
 }
 
 void ob_pg_array_add_null(struct ob_buf *buf)
@@ -375,10 +399,8 @@ const char *ob_pg_array_end(struct ob_buf *buf)
 void ob_pg_array_i64(struct ob_buf *buf, const int64_t *v, size_t n)
 {
     ob_pg_array_begin(buf);
-    for (size_t i = 0; i < n; i++) {
-        comma(buf);
-        ob_buf_printf(buf, "%lld", (long long)v[i]);
-    }
+    for (size_t i = 0; i < n; i++)
+        ob_pg_array_int(buf, v[i]);
     ob_pg_array_end(buf);
 }
 

@@ -47,6 +47,8 @@ int ob_pg_fd(const struct pg_conn *conn);
 enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params,
                            size_t n, bool binary, PGresult **out, struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_pg_exec(struct pg_conn *conn, const char *sql, struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_prepare(struct pg_conn *conn, const char *name, const char *sql,
+                             struct ob_err *err) OB_MUST_CHECK;
 /* Rolls back if a transaction is open; harmless otherwise. */
 void ob_pg_rollback(struct pg_conn *conn);
 
@@ -72,7 +74,8 @@ bool ob_pg_bool(const PGresult *res, int row, int col);
 struct ob_buf;
 void ob_pg_array_i64(struct ob_buf *buf, const int64_t *v, size_t n);
 void ob_pg_array_begin(struct ob_buf *buf);
-void ob_pg_array_add(struct ob_buf *buf, struct ob_str s); /* quoted */
+void ob_pg_array_add(struct ob_buf *buf, struct ob_str s); /* quoted; always good UTF-8 */
+void ob_pg_array_int(struct ob_buf *buf, int64_t v);
 void ob_pg_array_add_null(struct ob_buf *buf);
 const char *ob_pg_array_end(struct ob_buf *buf);
 /* "name" with quotes doubled; for identifiers that come from a config file. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* driver - the PostgreSQL source as the registry sees it. */
+#include "source/postgres/admin.h"
 #include "source/postgres/pg.h"
+#include "source/postgres/schema.h"
 
 #include <stdlib.h>
 
@@ -78,6 +80,8 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
     enum ob_status st = s->pipeline && s->owner ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
     if (st == OB_OK)
         st = ob_pg_connect(&s->sql, c->dsn, "outbox", false, s->clock, c->timeout_ms, err);
+    if (st == OB_OK)
+        st = ob_pg_schema_need(&s->sql, err);
     if (st != OB_OK) {
         pg_close(s);
         return st;
@@ -105,6 +109,11 @@ static enum ob_status pg_claim(struct ob_source *s, size_t max, size_t max_bytes
     return st == OB_OK ? s->reader->claim(s, max, max_bytes, out, err) : st;
 }
 
+static bool pg_looking(const struct ob_source *s)
+{
+    return s->owned && s->reader->looking && s->reader->looking(s);
+}
+
 static void pg_rewind(struct ob_source *s)
 {
     if (s->owned)
@@ -114,30 +123,6 @@ static void pg_rewind(struct ob_source *s)
 static bool pg_already(const struct ob_source *s, uint64_t ref, uint64_t hash)
 {
     return s->reader->already && s->reader->already(s, ref, hash);
-}
-
-enum ob_status ob_pg_status(struct ob_source *s, struct ob_source_status *out, struct ob_err *err)
-{
-    PGresult *res = NULL;
-    const struct pg_param p[] = {PG_TEXT(s->pipeline)};
-    enum ob_status st = ob_pg_owned(s, err);
-    if (st == OB_OK)
-        st = ob_pg_query(&s->sql,
-                         "select parked, dead, paused, exists (select 1 from outbox.parked_key "
-                         "where pipeline = $1) "
-                         "from outbox.pipeline where name = $1",
-                         p, 1, true, &res, err);
-    if (st != OB_OK)
-        return st;
-    *out = (struct ob_source_status){.pending = -1, .lag_ms = -1};
-    if (PQntuples(res) == 1) {
-        out->parked = ob_pg_i64(res, 0, 0);
-        out->dead = ob_pg_i64(res, 0, 1);
-        out->paused = ob_pg_bool(res, 0, 2);
-        out->held = ob_pg_bool(res, 0, 3);
-    }
-    PQclear(res);
-    return s->reader->status(s, out, err);
 }
 
 const struct ob_source_driver ob_source_postgres = {
@@ -153,6 +138,7 @@ const struct ob_source_driver ob_source_postgres = {
     .beat = ob_pg_beat,
     .disown = ob_pg_disown,
     .claim = pg_claim,
+    .looking = pg_looking,
     .rewind = pg_rewind,
     .already = pg_already,
     .held = ob_pg_held,
@@ -161,5 +147,5 @@ const struct ob_source_driver ob_source_postgres = {
     .settle = ob_pg_settle,
     .settle_finish = NULL,
     .status = ob_pg_status,
-    .admin = NULL,
+    .admin = &ob_pg_admin,
 };

@@ -1,45 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log - the state of mode log; see log.c. */
+/* log - the state of mode log; see log.c and round.c. */
 #ifndef OB_SOURCE_POSTGRES_LOG_H
 #define OB_SOURCE_POSTGRES_LOG_H
 
+#include "source/postgres/native.h"
 #include "source/postgres/pg.h"
+#include "source/postgres/snap.h"
 
-/* A snapshot as text, shared by many places. */
-struct snap {
-    unsigned refs;
-    char text[];
+#define PG_SHARDS_MAX 64
+
+/* Where the shards of one generation stood when their number was changed. */
+struct past {
+    unsigned shards;
+    int64_t base;
+    struct place of[PG_SHARDS_MAX];
 };
 
-/* A cursor. late_snap NULL: no pass over late rows is under way. */
-struct place {
-    int64_t pos, late_pos;
-    struct snap *snap, *late_snap;
-};
+enum round_kind { ROUND_FIRST, ROUND_NEXT, ROUND_ADOPT };
 
 struct log_state {
     struct pg_conn rd;
     struct place durable; /* as stored */
     struct place at;      /* where the next round reads from */
+    uint64_t durable_fence;
     int64_t base;
-    uint64_t fence_seen, fence_asked;
 
-    bool asked, asked_pass; /* a round is under way */
-    int step;               /* its statements that are answered */
+    /* the round under way */
+    bool asked;
+    enum round_kind kind;
+    int step; /* its statements that are answered */
     PGresult *late, *main, *snap_res;
     enum ob_status failed;
     struct ob_err why;
 
-    PGresult *page; /* being handed out */
+    /* the page that is handed out */
+    PGresult *page;
     int row;
-    bool more; /* the last round was full */
+    bool *skip; /* of its rows: already parked or dead; NULL: none is */
+    bool more;  /* the last round was full */
     int64_t poll_at, idle_ms;
 
-    struct place *entries; /* a ring: the cursor behind each claimed event, from head to tail */
-    size_t cap;
-    uint64_t head, tail; /* ordinals: head is the last settled, tail the last read */
-    uint64_t given;      /* the last handed out */
-    char pos_text[24], late_text[24];
+    struct place_ring ring;
+    uint64_t given;       /* ordinal of the last row that was handed out or passed over */
+    uint64_t last_ref;    /* ordinal of the last one that was handed out */
+    int64_t recorded_max; /* no event above this number has a parked or dead row */
+
+    struct past *past;
+    size_t n_past;
+    char numbers[3][24]; /* texts of the cursor that is being written */
 };
+
+/* round.c */
+enum ob_status ob_pg_round_prepare(struct log_state *l, struct ob_err *err) OB_MUST_CHECK;
+/* Asks for the next page. */
+enum ob_status ob_pg_round_send(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* OB_OK: it is here, `at` has moved, late and main have its rows. OB_AGAIN: not yet. */
+enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Waits for a round that is under way and throws it away. */
+void ob_pg_round_cancel(struct ob_source *s);
+/* The reader's session is gone: FENCED. */
+enum ob_status ob_pg_round_lost(struct ob_source *s, const char *what, struct ob_err *err);
+
+/* past.c */
+enum ob_status ob_pg_past_load(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+void ob_pg_past_clear(struct log_state *l);
+bool ob_pg_past_settled(const struct log_state *l, int64_t seq, uint64_t xid, uint64_t hash);
 
 #endif

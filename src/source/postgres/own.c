@@ -7,15 +7,20 @@
  * 10 s of a stand-by's monotonic clock gets that backend terminated, if it is still the same one.
  * (tests/e2e/test_postgres_owner.py) */
 #include "source/postgres/pg.h"
+#include "source/postgres/schema.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #define STALE_MS 10000
+#define MAINTAIN_MS 10000
+#define SHARDS_MAX 64
 
-int64_t ob_pg_wall_ms(const struct ob_source *s)
+void ob_pg_fence_note(struct ob_source *s, uint64_t xid)
 {
-    return ob_clock_wall_us(s->clock) / 1000;
+    s->fence = xid;
+    if (s->fence_first == 0)
+        s->fence_first = xid;
 }
 
 void ob_pg_lost(struct ob_source *s)
@@ -34,33 +39,51 @@ enum ob_status ob_pg_owned(struct ob_source *s, struct ob_err *err)
                       "the session with the server was lost, and the shard's lock with it");
 }
 
-static void lock_key(const struct ob_source *s, char out[24])
+static void lock_key(const struct ob_source *s, unsigned shard, char out[24])
 {
     char name[160];
-    int n = snprintf(name, sizeof(name), "outbox/%s/%u", s->pipeline, s->shard);
+    int n = snprintf(name, sizeof(name), "outbox/%.120s/%u", s->pipeline, shard);
     snprintf(out, 24, "%" PRId64, (int64_t)ob_hash64(name, (size_t)n));
 }
 
-static void ids(const struct ob_source *s, char shard[12], char shards[12])
+static void number(char out[12], unsigned v)
 {
-    snprintf(shard, 12, "%u", s->shard);
-    snprintf(shards, 12, "%u", s->shards);
+    snprintf(out, 12, "%u", v);
+}
+
+/* ---- locks ---- */
+
+/* The same backend that wrote the row, not a newcomer with its number. */
+static void terminate(struct ob_source *s, unsigned shard, int64_t pid, int64_t quiet)
+{
+    char text[24], no[12];
+    struct ob_err why;
+    snprintf(text, sizeof(text), "%" PRId64, pid);
+    number(no, shard);
+    const struct pg_param p[] = {PG_TEXT(text), PG_TEXT(s->pipeline), PG_TEXT(no)};
+    ob_log(s->log, OB_LOG_WARN, "owner.terminate", OB_KI("backend", pid), OB_KI("quiet_ms", quiet));
+    if (ob_pg_query(&s->sql,
+                    "select pg_terminate_backend(a.pid) from pg_stat_activity a join outbox.cursor "
+                    "c on c.backend_pid = a.pid and c.backend_start = a.backend_start where a.pid "
+                    "= $1::int and c.pipeline = $2 and c.shard = $3::int",
+                    p, 3, false, NULL, &why) != OB_OK)
+        ob_log(s->log, OB_LOG_ERROR, "owner.terminate", OB_KC("error", why.text));
 }
 
 /* Somebody else has the lock: who, and does he live? */
-static enum ob_status look_at_owner(struct ob_source *s, const char *key, struct ob_err *err)
+static enum ob_status look_at_owner(struct ob_source *s, unsigned shard, const char *key,
+                                    struct ob_err *err)
 {
-    char shard[12], shards[12];
+    char no[12];
     PGresult *res = NULL;
-    ids(s, shard, shards);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(key)};
+    number(no, shard);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(no), PG_TEXT(key)};
     enum ob_status st = ob_pg_query(
         &s->sql,
         "select c.owner, c.epoch, c.beat, l.pid, coalesce(host(a.client_addr), 'local') "
         "from (select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 1 "
-        "and "
-        "      database = (select oid from pg_database where datname = current_database()) and "
-        "      (classid::bigint << 32 | objid::bigint) = $3::bigint limit 1) l "
+        "and database = (select oid from pg_database where datname = current_database()) and "
+        "(classid::bigint << 32 | objid::bigint) = $3::bigint limit 1) l "
         "left join outbox.cursor c on c.pipeline = $1 and c.shard = $2::int "
         "left join pg_stat_activity a on a.pid = l.pid",
         p, 3, true, &res, err);
@@ -68,165 +91,327 @@ static enum ob_status look_at_owner(struct ob_source *s, const char *key, struct
         return st;
     if (PQntuples(res) == 0) {
         PQclear(res);
-        return ob_err_set(err, OB_AGAIN, "the shard's lock was just given back");
+        return ob_err_set(err, OB_AGAIN, "the lock of shard %u was just given back", shard);
     }
     int64_t epoch = ob_pg_null(res, 0, 1) ? 0 : ob_pg_i64(res, 0, 1);
     int64_t beat = ob_pg_null(res, 0, 2) ? 0 : ob_pg_i64(res, 0, 2);
     int64_t now = ob_clock_mono_ms(s->clock), pid = ob_pg_i64(res, 0, 3);
     struct ob_str owner = ob_pg_str(res, 0, 0), host = ob_pg_str(res, 0, 4);
-    if (epoch != s->seen_epoch || beat != s->seen_beat || s->seen_ms == 0) {
+    if (!s->seen || shard != s->seen_shard || epoch != s->seen_epoch || beat != s->seen_beat) {
+        s->seen = true;
+        s->seen_shard = shard;
         s->seen_epoch = epoch;
         s->seen_beat = beat;
         s->seen_ms = now;
     }
     int64_t quiet = now - s->seen_ms;
-    st = ob_err_set(err, OB_AGAIN, "shard %u is owned by %.*s (backend %" PRId64 ", %.*s)",
-                    s->shard, OB_STR_ARG(owner), pid, OB_STR_ARG(host));
+    st = ob_err_set(err, OB_AGAIN, "shard %u is owned by %.*s (backend %" PRId64 ", %.*s)", shard,
+                    OB_STR_ARG(owner), pid, OB_STR_ARG(host));
     PQclear(res);
-    if (quiet < STALE_MS)
-        return st;
-    char text[24];
+    if (quiet >= STALE_MS) {
+        terminate(s, shard, pid, quiet);
+        s->seen_ms = now - STALE_MS + 1000; /* again in a second, if it is still there */
+    }
+    return st;
+}
+
+static void unlock(struct ob_source *s, unsigned shard)
+{
+    char key[24];
     struct ob_err ignored;
-    snprintf(text, sizeof(text), "%" PRId64, pid);
-    const struct pg_param q[] = {PG_TEXT(text), PG_TEXT(s->pipeline), PG_TEXT(shard)};
-    ob_log(s->log, OB_LOG_WARN, "owner.terminate", OB_KI("backend", pid), OB_KI("quiet_ms", quiet));
-    /* The same backend that wrote the row, not a newcomer with its number. */
-    if (ob_pg_query(
+    lock_key(s, shard, key);
+    const struct pg_param p[] = {PG_TEXT(key)};
+    if (s->sql.c && ob_pg_query(&s->sql, "select pg_advisory_unlock($1::bigint)", p, 1, false, NULL,
+                                &ignored) != OB_OK)
+        ob_pg_close(&s->sql);
+}
+
+static enum ob_status lock(struct ob_source *s, unsigned shard, struct ob_err *err)
+{
+    char key[24];
+    PGresult *res = NULL;
+    lock_key(s, shard, key);
+    const struct pg_param p[] = {PG_TEXT(key)};
+    enum ob_status st =
+        ob_pg_query(&s->sql, "select pg_try_advisory_lock($1::bigint)", p, 1, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    bool got = ob_pg_bool(res, 0, 0);
+    PQclear(res);
+    return got ? OB_OK : look_at_owner(s, shard, key, err);
+}
+
+static enum ob_status old_shards(struct ob_source *s, unsigned *out, struct ob_err *err)
+{
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(s->pipeline)};
+    enum ob_status st = ob_pg_query(
+        &s->sql, "select coalesce(max(shards), 0) from outbox.cursor where pipeline = $1", p, 1,
+        true, &res, err);
+    if (st == OB_OK)
+        *out = (unsigned)ob_pg_i64(res, 0, 0);
+    PQclear(res);
+    return st;
+}
+
+/* The locks that are needed: our own; for a changed number of shards also those of all old ones, in
+ * rising order, so that of two who try one gets through. *held: how many from 0 up. */
+static enum ob_status lock_all(struct ob_source *s, unsigned old, unsigned *held,
+                               struct ob_err *err)
+{
+    unsigned n = old != 0 && old != s->shards ? old : 0;
+    enum ob_status st = OB_OK;
+    for (*held = 0; *held < n && st == OB_OK; *held += st == OB_OK)
+        st = lock(s, *held, err);
+    if (n && st == OB_AGAIN)
+        ob_err_prefix(err, "the number of shards changes from %u to %u when all have stopped", n,
+                      s->shards);
+    if (st == OB_OK && s->shard >= n)
+        st = lock(s, s->shard, err);
+    return st;
+}
+
+/* ---- becoming the owner ---- */
+
+static enum ob_status reshard(struct ob_source *s, struct ob_err *err)
+{
+    char shards[12];
+    PGresult *res = NULL;
+    number(shards, s->shards);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select bool_or(adopt_pos is not null), bool_or(shards <> $2::int) from outbox.cursor "
+        "where pipeline = $1",
+        p, 2, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    bool adopting = ob_pg_bool(res, 0, 0), differs = ob_pg_bool(res, 0, 1);
+    PQclear(res);
+    if (!differs) /* another process was faster */
+        return OB_OK;
+    if (adopting)
+        return ob_err_set(err, OB_FATAL,
+                          "the outbox was restored and is not read up yet: run it once with the "
+                          "old number of shards, then change it");
+    return ob_pg_query(&s->sql, "select outbox.reshard($1, $2::int)", p, 2, false, NULL, err);
+}
+
+/* The row of every shard, so that a pipeline is always complete; with the cluster that gives the
+ * transaction ids. */
+static enum ob_status make_rows(struct ob_source *s, struct ob_err *err)
+{
+    char shards[12];
+    number(shards, s->shards);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(s->reader->name)};
+    enum ob_status st = ob_pg_query(
+        &s->sql, "insert into outbox.pipeline (name) values ($1) on conflict do nothing", p, 1,
+        false, NULL, err);
+    if (st == OB_OK)
+        st = ob_pg_query(
             &s->sql,
-            "select pg_terminate_backend(a.pid) from pg_stat_activity a join outbox.cursor c "
-            "on c.backend_pid = a.pid and c.backend_start = a.backend_start "
-            "where a.pid = $1::int and c.pipeline = $2 and c.shard = $3::int",
-            q, 3, false, NULL, &ignored) != OB_OK)
-        ob_log(s->log, OB_LOG_ERROR, "owner.terminate", OB_KC("error", ignored.text));
-    s->seen_ms = now - STALE_MS + 1000; /* again in a second, if it is still there */
+            "insert into outbox.cursor (pipeline, shard, shards, mode, system_id, db_oid, "
+            "timeline) select $1, i, $2::int, $3, " PG_CLUSTER
+            " from generate_series(0, $2::int - 1) i on conflict do nothing",
+            p, 3, false, NULL, err);
+    return st;
+}
+
+/* Is the cursor of this cluster? After a dump and restore it is not, and is adopted. */
+static enum ob_status check_cluster(struct ob_source *s, struct ob_err *err)
+{
+    char shard[12];
+    PGresult *res = NULL;
+    number(shard, s->shard);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select c.system_id <> n.id or c.db_oid <> n.oid, c.timeline <> n.line, n.id, n.oid::text, "
+        "c.timeline, n.line from outbox.cursor c, (select " PG_CLUSTER
+        ") n(id, oid, line) where c.pipeline = $1 and c.shard = $2::int",
+        p, 2, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    s->moved = PQntuples(res) == 1 && ob_pg_bool(res, 0, 0);
+    s->timeline_changed = PQntuples(res) == 1 && ob_pg_bool(res, 0, 1);
+    if (s->moved) {
+        const struct pg_param q[] = {PG_TEXT(PQgetvalue(res, 0, 2)),
+                                     PG_TEXT(PQgetvalue(res, 0, 3))};
+        ob_log(s->log, OB_LOG_WARN, "source.restored",
+               OB_KC("error", "the cursor is of another cluster: what it had not read is decided "
+                              "by the old transaction ids, once"));
+        st = ob_pg_query(&s->sql, "select outbox.adopt($1, $2::oid)", q, 2, false, NULL, err);
+    } else if (s->timeline_changed) {
+        ob_log(s->log, OB_LOG_WARN, "source.timeline", OB_KI("from", ob_pg_i64(res, 0, 4)),
+               OB_KI("to", ob_pg_i64(res, 0, 5)));
+    }
+    PQclear(res);
     return st;
 }
 
 /* We have the lock: a new epoch, so that whoever had it before can write nothing more. */
 static enum ob_status raise_epoch(struct ob_source *s, struct ob_err *err)
 {
-    char shard[12], shards[12];
+    char shard[12];
     PGresult *res = NULL;
-    ids(s, shard, shards);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(shards),
-                                 PG_TEXT(s->owner), PG_TEXT(s->reader->name)};
-    const struct pg_param name[] = {PG_TEXT(s->pipeline)};
+    number(shard, s->shard);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(s->owner),
+                                 PG_TEXT(s->reader->name)};
     enum ob_status st = ob_pg_query(
-        &s->sql, "insert into outbox.pipeline (name) values ($1) on conflict do nothing", name, 1,
-        false, NULL, err);
-    if (st == OB_OK)
-        st = ob_pg_query(
-            &s->sql,
-            "insert into outbox.cursor as c (pipeline, shard, shards, mode, owner, epoch, "
-            "backend_pid, "
-            "backend_start, beat_at, state) select $1, $2::int, $3::int, $5, $4, 1, pid, "
-            "backend_start, "
-            "clock_timestamp(), 'running' from pg_stat_activity where pid = pg_backend_pid() "
-            "on conflict (pipeline, shard) do update set epoch = c.epoch + 1, beat = c.beat + 1, "
-            "owner = $4, mode = $5, backend_pid = excluded.backend_pid, "
-            "backend_start = excluded.backend_start, beat_at = clock_timestamp(), state = "
-            "'running' "
-            "returning c.epoch, c.shards, pg_current_xact_id()::text::bigint",
-            p, 5, true, &res, err);
+        &s->sql,
+        "update outbox.cursor c set epoch = c.epoch + 1, beat = c.beat + 1, owner = $3, mode = $4, "
+        "backend_pid = a.pid, backend_start = a.backend_start, beat_at = clock_timestamp(), state "
+        "= 'running', in_flight = 0, (system_id, db_oid, timeline) = (select " PG_CLUSTER
+        ") from pg_stat_activity a where a.pid = pg_backend_pid() and c.pipeline = $1 and c.shard "
+        "= $2::int returning c.epoch, pg_current_xact_id()",
+        p, 4, true, &res, err);
     if (st != OB_OK)
         return st;
-    int64_t was = ob_pg_i64(res, 0, 1);
-    s->epoch = ob_pg_i64(res, 0, 0);
-    s->fence = (uint64_t)ob_pg_i64(res, 0, 2);
+    if (PQntuples(res) == 1) {
+        s->epoch = ob_pg_i64(res, 0, 0);
+        s->fence = (uint64_t)ob_pg_i64(res, 0, 1);
+        s->fence_first = 0;
+    } else {
+        st = ob_err_set(err, OB_AGAIN, "another process has just changed the shards");
+    }
     PQclear(res);
-    if (was != (int64_t)s->shards)
-        return ob_err_set(err, OB_FATAL, "the cursor is of %" PRId64 " shards, the config says %u",
-                          was, s->shards);
-    return OB_OK;
+    return st;
 }
 
-static enum ob_status unlock(struct ob_source *s, const char *key, enum ob_status st)
+static enum ob_status write_owner(struct ob_source *s, unsigned old, struct ob_err *err)
 {
-    struct ob_err ignored;
-    const struct pg_param p[] = {PG_TEXT(key)};
-    if (s->sql.c && ob_pg_query(&s->sql, "select pg_advisory_unlock($1::bigint)", p, 1, false, NULL,
-                                &ignored) != OB_OK)
-        ob_pg_close(&s->sql);
+    enum ob_status st = ob_pg_exec(&s->sql, "begin", err);
+    if (st == OB_OK && old != 0 && old != s->shards)
+        st = reshard(s, err);
+    if (st == OB_OK)
+        st = make_rows(s, err);
+    if (st == OB_OK)
+        st = check_cluster(s, err);
+    if (st == OB_OK)
+        st = raise_epoch(s, err);
+    if (st == OB_OK)
+        st = ob_pg_exec(&s->sql, "commit", err);
+    ob_pg_rollback(&s->sql);
+    return st;
+}
+
+static enum ob_status connect_again(struct ob_source *s, struct ob_err *err)
+{
+    if (s->sql.c && PQstatus(s->sql.c) == CONNECTION_OK)
+        return OB_OK;
+    ob_pg_close(&s->sql);
+    enum ob_status st =
+        ob_pg_connect(&s->sql, s->conf->dsn, "outbox", false, s->clock, s->conf->timeout_ms, err);
+    if (st == OB_OK)
+        st = ob_pg_schema_need(&s->sql, err);
     return st;
 }
 
 enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
 {
-    char key[24];
-    enum ob_status st = OB_OK;
+    unsigned old = 0, held = 0;
     if (s->owned && ob_pg_owned(s, err) == OB_OK)
         return OB_OK;
-    if (!s->sql.c || PQstatus(s->sql.c) != CONNECTION_OK) {
-        ob_pg_close(&s->sql);
-        st = ob_pg_connect(&s->sql, s->conf->dsn, "outbox", false, s->clock, s->conf->timeout_ms,
-                           err);
-    }
+    enum ob_status st = connect_again(s, err);
+    if (st == OB_OK)
+        st = old_shards(s, &old, err);
     if (st != OB_OK)
         return st;
-    lock_key(s, key);
-    PGresult *res = NULL;
-    const struct pg_param p[] = {PG_TEXT(key)};
-    st = ob_pg_query(&s->sql, "select pg_try_advisory_lock($1::bigint)", p, 1, true, &res, err);
-    if (st != OB_OK)
-        return st;
-    bool got = ob_pg_bool(res, 0, 0);
-    PQclear(res);
-    if (!got)
-        return look_at_owner(s, key, err);
-    st = raise_epoch(s, err);
+    st = lock_all(s, old, &held, err);
+    bool locked = st == OB_OK;
+    if (st == OB_OK)
+        st = write_owner(s, old, err);
     if (st == OB_OK)
         st = s->reader->start(s, err);
+    for (unsigned i = 0; i < held; i++)
+        if (i != s->shard || st != OB_OK)
+            unlock(s, i);
     if (st != OB_OK) {
         s->reader->stop(s);
-        return unlock(s, key, st);
+        if (locked && s->shard >= held)
+            unlock(s, s->shard);
+        return st;
     }
     s->owned = true;
-    s->seen_ms = 0;
+    s->seen = false;
+    s->maintain_at = 0;
     return OB_OK;
+}
+
+/* ---- being it ---- */
+
+/* Partitions ahead, old ones away. Each step is its own transaction; one that finds something to do
+ * is followed by another with the next beat. */
+static void maintain(struct ob_source *s)
+{
+    PGresult *res = NULL;
+    struct ob_err err = {.text = ""};
+    int64_t now = ob_clock_mono_ms(s->clock);
+    if (s->shard != 0 || now < s->maintain_at)
+        return;
+    s->maintain_at = now + MAINTAIN_MS;
+    if (ob_pg_query(&s->sql, "select outbox.maintain()", NULL, 0, false, &res, &err) != OB_OK) {
+        ob_log(s->log, OB_LOG_WARN, "source.maintain", OB_KC("error", err.text));
+        return;
+    }
+    if (PQntuples(res) == 1 && !PQgetisnull(res, 0, 0)) {
+        ob_log(s->log, OB_LOG_INFO, "source.maintain", OB_KC("done", PQgetvalue(res, 0, 0)));
+        s->maintain_at = now;
+    }
+    PQclear(res);
 }
 
 enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused,
                           struct ob_err *err)
 {
-    char shard[12], shards[12], epoch[24], flight[24];
+    char shard[12], epoch[24], flight[24];
+    struct pg_cursor c = {0};
     PGresult *res = NULL;
     enum ob_status st = ob_pg_owned(s, err);
     if (st != OB_OK)
         return st;
-    ids(s, shard, shards);
+    bool rests = s->reader->rest && s->reader->rest(s, &c);
+    number(shard, s->shard);
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
     snprintf(flight, sizeof(flight), "%" PRId64, beat->in_flight);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch),
-                                 PG_TEXT(beat->state), PG_TEXT(flight)};
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard),      PG_TEXT(epoch),
+                                 PG_TEXT(beat->state), PG_TEXT(flight),     PG_TEXT(c.pos),
+                                 PG_TEXT(c.snap),      PG_TEXT(c.late_pos), PG_TEXT(c.late_snap),
+                                 PG_TEXT(c.adopt_pos)};
     st = ob_pg_query(
         &s->sql,
         "update outbox.cursor set beat = beat + 1, beat_at = clock_timestamp(), state = $4, "
-        "in_flight = $5::bigint where pipeline = $1 and shard = $2::int and epoch = $3::bigint "
-        "returning pg_current_xact_id()::text::bigint, "
-        "(select paused from outbox.pipeline where name = $1)",
-        p, 5, true, &res, err);
+        "in_flight = $5::bigint, " PG_PLACE(
+            "$6", "$7", "$8", "$9", "$10") " where pipeline = $1 and shard = $2::int and epoch = "
+                                           "$3::bigint returning pg_current_xact_id(), (select "
+                                           "paused from outbox.pipeline where name = $1)",
+        p, 10, true, &res, err);
     if (st != OB_OK)
-        return st;
+        return ob_pg_owned(s, &(struct ob_err){0}) == OB_OK ? st : OB_FENCED;
     if (PQntuples(res) == 0) {
         st = ob_err_set(err, OB_FENCED, "another owner took over");
         ob_pg_lost(s);
     } else {
-        s->fence = (uint64_t)ob_pg_i64(res, 0, 0);
+        ob_pg_fence_note(s, (uint64_t)ob_pg_i64(res, 0, 0));
         *paused = !ob_pg_null(res, 0, 1) && ob_pg_bool(res, 0, 1);
+        if (rests)
+            s->reader->rested(s);
     }
     PQclear(res);
+    if (st == OB_OK)
+        maintain(s);
     return st;
 }
 
 void ob_pg_disown(struct ob_source *s)
 {
-    char key[24], shard[12], shards[12], epoch[24];
+    char shard[12], epoch[24];
     struct ob_err ignored;
     bool was = s->owned;
     ob_pg_lost(s);
     if (!was || !s->sql.c)
         return;
-    ids(s, shard, shards);
+    number(shard, s->shard);
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
     if (ob_pg_query(
@@ -235,6 +420,5 @@ void ob_pg_disown(struct ob_source *s)
             "shard = $2::int and epoch = $3::bigint",
             p, 3, false, NULL, &ignored) != OB_OK)
         ob_pg_close(&s->sql);
-    lock_key(s, key);
-    unlock(s, key, OB_OK);
+    unlock(s, s->shard);
 }

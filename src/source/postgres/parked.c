@@ -8,9 +8,6 @@
 
 #define KEYS 512 /* keys looked at in one statement */
 
-/* Hashes of this shard only; the same sum as ob_shard_of(). */
-#define MINE "((hash >> 1) & 9223372036854775807) % $2::bigint = $3::bigint"
-
 static void shard_params(const struct ob_source *s, char shards[12], char shard[12])
 {
     snprintf(shards, 12, "%u", s->shards);
@@ -51,7 +48,7 @@ enum ob_status ob_pg_next_due(struct ob_source *s, int64_t *due_ms, struct ob_er
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(shard)};
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "select due_at from outbox.parked_key where pipeline = $1 and blocked_dest = 0 and " MINE
+        "select due_at from outbox.parked_key where pipeline = $1 and blocked_dest = 0 and " PG_MINE
         " order by due_at limit 1",
         p, 3, true, &res, err);
     if (st == OB_OK)
@@ -83,11 +80,11 @@ static enum ob_status find_keys(struct ob_source *s, uint64_t dest, int64_t now_
         snprintf(limit, sizeof(limit), "%zu", look);
         const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(shard),
                                      PG_TEXT(dest_text), PG_TEXT(limit)};
-        enum ob_status st =
-            ob_pg_query(&s->sql,
-                        "select hash, due_at from outbox.parked_key where pipeline = $1 and "
-                        "blocked_dest = $4::bigint and " MINE " order by due_at limit $5::bigint",
-                        p, 5, true, &res, err);
+        enum ob_status st = ob_pg_query(
+            &s->sql,
+            "select hash, due_at from outbox.parked_key where pipeline = $1 and "
+            "blocked_dest = $4::bigint and " PG_MINE " order by due_at limit $5::bigint",
+            p, 5, true, &res, err);
         if (st != OB_OK)
             return st;
         int rows = PQntuples(res);
@@ -113,6 +110,8 @@ static enum ob_status find_keys(struct ob_source *s, uint64_t dest, int64_t now_
     }
 }
 
+/* The first rows of these keys, and of each key the number of the dead event that holds it: rows
+ * behind that are not there for us. */
 static enum ob_status find_rows(struct ob_source *s, const struct drain *d, PGresult **out,
                                 struct ob_err *err)
 {
@@ -125,16 +124,17 @@ static enum ob_status find_rows(struct ob_source *s, const struct drain *d, PGre
                                  PG_TEXT(per_key), PG_TEXT(max)};
     return ob_pg_query(
         &s->sql,
-        "select p.n, p.hash, p.attempts, p.ref from unnest($2::bigint[]) with ordinality as "
-        "k(hash, i) "
+        "select p.n, p.hash, p.attempts, p.ref, h.n is not null from unnest($2::bigint[]) with "
+        "ordinality as k(hash, i) left join lateral (select n from outbox.dead where pipeline = $1 "
+        "and hash = k.hash and hold order by n limit 1) h on true "
         "cross join lateral (select n, hash, attempts, ref from outbox.parked where pipeline = $1 "
-        "and "
-        "hash = k.hash order by n limit $3::bigint) p order by k.i, p.n limit $4::bigint",
+        "and hash = k.hash and n < coalesce(h.n, 9223372036854775807) order by n limit "
+        "$3::bigint) p order by k.i, p.n limit $4::bigint",
         p, 4, true, out, err);
 }
 
-/* Chooses the rows that fit and says of each hash whether rows are left behind. Returns how many.
- */
+/* Chooses the rows that fit and says of each hash whether rows are left behind, or a dead event
+ * that holds it. Returns how many. */
 static size_t choose(const struct drain *d, const PGresult *rows, struct ob_batch *batch,
                      struct ob_str *refs, int *from)
 {
@@ -142,24 +142,23 @@ static size_t choose(const struct drain *d, const PGresult *rows, struct ob_batc
     int total = PQntuples(rows);
     for (int i = 0; i < total; i++) {
         uint64_t hash = (uint64_t)ob_pg_i64(rows, i, 1);
-        bool first = batch->n_drained == 0 || batch->drained[batch->n_drained - 1].hash != hash;
+        struct ob_drained *last = batch->n_drained ? &batch->drained[batch->n_drained - 1] : NULL;
+        bool first = !last || last->hash != hash;
         in_key = first ? 0 : in_key;
         if (n >= d->max || in_key >= d->per_key) {
             if (!first)
-                batch->drained[batch->n_drained - 1].more = true;
+                last->more = true;
             if (n >= d->max)
                 break;
             continue;
         }
         if (first)
-            batch->drained[batch->n_drained++] = (struct ob_drained){.hash = hash, .more = false};
+            batch->drained[batch->n_drained++] =
+                (struct ob_drained){.hash = hash, .more = ob_pg_bool(rows, i, 4)};
         refs[n] = ob_pg_str(rows, i, 3);
         from[n++] = i;
         in_key++;
     }
-    /* The page was cut: of the last hash there may be more. */
-    if (batch->n_drained > 0 && (size_t)total > d->max)
-        batch->drained[batch->n_drained - 1].more = true;
     return n;
 }
 
@@ -173,6 +172,51 @@ static void attach(const PGresult *rows, const int *from, size_t n, struct ob_ba
     }
 }
 
+/* One transaction, under our epoch like every other write. */
+static enum ob_status bury_rows(struct ob_source *s, const char *numbers, struct ob_err *err)
+{
+    char shard[12], epoch[24];
+    PGresult *res = NULL;
+    snprintf(shard, sizeof(shard), "%u", s->shard);
+    snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
+    const struct pg_param mine[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
+    const struct pg_param rows[] = {PG_TEXT(s->pipeline), PG_TEXT(numbers)};
+    enum ob_status st = ob_pg_exec(&s->sql, "begin", err);
+    if (st == OB_OK)
+        st = ob_pg_query(&s->sql,
+                         "select 1 from outbox.cursor where pipeline = $1 and shard = $2::int and "
+                         "epoch = $3::bigint for update",
+                         mine, 3, true, &res, err);
+    if (st == OB_OK && PQntuples(res) == 0)
+        st = ob_err_set(err, OB_FENCED, "another owner took over");
+    PQclear(res);
+    res = NULL;
+    if (st == OB_OK)
+        st = ob_pg_query(
+            &s->sql,
+            "with gone as (delete from outbox.parked where pipeline = $1 and n = any($2::bigint[]) "
+            "returning *) insert into outbox.dead as d (pipeline, n, ref, seq, hash, id, type, "
+            "key, tenant, attempts, error, history, destination, state) select pipeline, n, ref, "
+            "seq, hash, ref, '', '', '', attempts, 'its row is gone from the table: ' || reason, "
+            "history, destination, 'dead' from gone on conflict (pipeline, n) do update set error "
+            "= excluded.error, at = clock_timestamp(), hold = false, state = 'dead' returning hash",
+            rows, 2, true, &res, err);
+    if (st == OB_OK) {
+        ob_pg_array_begin(&s->array[1]);
+        for (int i = 0; i < PQntuples(res); i++)
+            ob_pg_array_int(&s->array[1], ob_pg_i64(res, i, 0));
+        const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_pg_array_end(&s->array[1]))};
+        st = ob_pg_query(&s->sql, "select outbox.rekey($1, $2::bigint[])", p, 2, false, NULL, err);
+    }
+    PQclear(res);
+    if (st == OB_OK)
+        st = ob_pg_exec(&s->sql, "commit", err);
+    ob_pg_rollback(&s->sql);
+    if (st == OB_FENCED)
+        ob_pg_lost(s);
+    return st;
+}
+
 /* A row whose event is gone from its table cannot be delivered: it is dead with that reason, not
  * forgotten. */
 static enum ob_status bury_gone(struct ob_source *s, const struct ob_batch *batch, size_t n,
@@ -183,26 +227,14 @@ static enum ob_status bury_gone(struct ob_source *s, const struct ob_batch *batc
     for (size_t i = 0; i < n; i++) {
         if (batch->events[i].id.p)
             continue;
-        char text[24];
-        int k = snprintf(text, sizeof(text), "%" PRId64, batch->events[i].park_n);
-        ob_pg_array_add(&s->array[0], (struct ob_str){text, (size_t)k});
+        ob_pg_array_int(&s->array[0], batch->events[i].park_n);
         gone++;
     }
-    ob_pg_array_end(&s->array[0]);
+    const char *numbers = ob_pg_array_end(&s->array[0]);
     if (gone == 0)
         return OB_OK;
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_buf_z(&s->array[0]))};
     ob_log(s->log, OB_LOG_ERROR, "source.gone", OB_KI("events", gone));
-    return ob_pg_query(
-        &s->sql,
-        "with gone as (delete from outbox.parked where pipeline = $1 and n = any($2::bigint[]) "
-        "returning *), "
-        "dead as (insert into outbox.dead (pipeline, n, ref, hash, id, type, key, tenant, "
-        "attempts, error, history, "
-        "destination, state) select pipeline, n, ref, hash, ref, '', '', '', attempts, "
-        "'its row is gone from the table: ' || reason, history, destination, 'dead' from gone) "
-        "select outbox.rekey($1, array_agg(hash)) from gone",
-        p, 2, false, NULL, err);
+    return bury_rows(s, numbers, err);
 }
 
 /* Events that are gone leave the batch. */
@@ -295,7 +327,7 @@ enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dest
         "not null) select dest from d where dest not in (0, -1) and "
         "(dest # (-9223372036854775808)::bigint) > $4::bigint and exists (select 1 from "
         "outbox.parked_key "
-        "where pipeline = $1 and blocked_dest = dest and " MINE ") "
+        "where pipeline = $1 and blocked_dest = dest and " PG_MINE ") "
         "order by dest # (-9223372036854775808)::bigint limit $5::bigint",
         p, 5, true, &res, err);
     if (st == OB_OK) {

@@ -4,8 +4,10 @@
  *     driver.c  options, open, close          own.c      lock, epoch, beat, take-over
  *     conn.c    a connection with deadlines   settle.c   the one transaction, with the fence first
  *     record.c  parked and dead rows          parked.c   held, drain, blocked
- *     log.c     mode log: cursor + snapshot   status.c   numbers for people
- *     admin*.c  what people do
+ *     log.c     mode log: handing out         round.c    its statements: one look at the table
+ *     snap.c    snapshots, places, the ring   past.c     a changed number of shards
+ *     native.c  rows of outbox.event          schema.c   migrations
+ *     status.c  numbers for people            admin*.c, check.c  what people do
  *
  * 64-bit hashes and destinations are stored as signed bigint, bit for bit; 0 is "only time", -1 is
  * OB_DEST_DEAD.
@@ -35,8 +37,27 @@ struct pg_reader;
 /* New values of the cursor row; NULL: as it is. */
 struct pg_cursor {
     const char *pos, *snap, *late_pos, *late_snap; /* pos set: late_snap NULL means NULL */
+    const char *adopt_pos;                         /* likewise */
     const char *lsn, *rows_done;
 };
+
+/* Assignments of a struct pg_cursor in an update of outbox.cursor. The fence is given with the
+ * place: the transaction id is later than its snapshots. */
+#define PG_PLACE(pos_p, snap_p, late_pos_p, late_snap_p, adopt_p)                                  \
+    "pos = coalesce(" pos_p "::bigint, pos), snap = coalesce(" snap_p "::pg_snapshot, snap), "     \
+    "late_pos = coalesce(" late_pos_p "::bigint, late_pos), late_snap = case when " pos_p          \
+    "::bigint is null then late_snap else " late_snap_p "::pg_snapshot end, adopt_pos = case "     \
+    "when " pos_p "::bigint is null then adopt_pos else " adopt_p "::bigint end, fence = case "    \
+    "when " pos_p "::bigint is null then fence else pg_current_xact_id() end"
+
+/* system_id, db_oid, timeline of this cluster. */
+#define PG_CLUSTER                                                                                 \
+    "(select system_identifier::text from pg_control_system()), (select oid from pg_database "     \
+    "where datname = current_database()), (case when pg_is_in_recovery() then null else "          \
+    "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int end)"
+
+/* Hashes of this shard only, $2 shards and $3 shard; the same sum as ob_shard_of(). */
+#define PG_MINE "((hash >> 1) & 9223372036854775807) % $2::bigint = $3::bigint"
 
 struct ob_source {
     const struct pg_conf *conf;
@@ -50,9 +71,17 @@ struct ob_source {
     bool owned;
     int64_t epoch;
     /* what a stand-by saw of the owner */
+    bool seen;
+    unsigned seen_shard;
     int64_t seen_epoch, seen_beat, seen_ms;
-    uint64_t fence; /* xid of our last committed write: above every snapshot read before it */
-    struct ob_buf array[12]; /* parameters of one statement */
+    /* The cluster: own.c compares it with the cursor's. moved: it is another one than the cursor
+     * was written in, so no LSN that is stored means anything; timeline: it was promoted or
+     * restored since. */
+    bool moved, timeline_changed;
+    uint64_t fence;       /* xid of our last committed write: above every snapshot read before it */
+    uint64_t fence_first; /* the first of them since the reader set it to 0 */
+    int64_t maintain_at;  /* mono ms */
+    struct ob_buf array[14]; /* parameters of one statement */
 };
 
 /* A way to read. All calls in the shard's thread; only start() may wait. */
@@ -66,6 +95,7 @@ struct pg_reader {
     int64_t (*wake_at)(const struct ob_source *s);
     enum ob_status (*claim)(struct ob_source *s, size_t max, size_t max_bytes,
                             struct ob_batch **out, struct ob_err *err);
+    bool (*looking)(const struct ob_source *s); /* NULL: claim() always knows */
     void (*rewind)(struct ob_source *s);
     bool (*already)(const struct ob_source *s, uint64_t ref, uint64_t hash);
     /* Where the cursor goes with this settle; out is all NULL before. Texts live until settled().
@@ -74,6 +104,10 @@ struct pg_reader {
     /* Inside the settle's transaction, behind the fence: marks in another system's table. NULL:
      * none. */
     enum ob_status (*mark)(struct ob_source *s, const struct ob_settle *settle, struct ob_err *err);
+    /* With a beat: where the cursor stands if nothing that was claimed is unsettled. False: it
+     * stays. NULL: always. rested(): that was committed. */
+    bool (*rest)(struct ob_source *s, struct pg_cursor *out);
+    void (*rested)(struct ob_source *s);
     /* The transaction was committed. */
     void (*settled)(struct ob_source *s, const struct ob_settle *settle);
     /* How parked and dead rows name an event, as text. */
@@ -85,6 +119,9 @@ struct pg_reader {
 };
 
 extern const struct pg_reader ob_pg_log;
+/* log.c: fetch() for events of outbox.event that are named by their number. */
+enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
+                                  struct ob_batch *batch, struct ob_err *err);
 
 /* own.c */
 enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err);
@@ -95,7 +132,8 @@ void ob_pg_disown(struct ob_source *s);
 void ob_pg_lost(struct ob_source *s);
 /* OB_OK while owner with a living session. Otherwise what the caller should return. */
 enum ob_status ob_pg_owned(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
-int64_t ob_pg_wall_ms(const struct ob_source *s);
+/* A write of ours was committed under this transaction id. */
+void ob_pg_fence_note(struct ob_source *s, uint64_t xid);
 
 /* settle.c */
 enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,
@@ -112,6 +150,9 @@ enum ob_status ob_pg_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_
 enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max,
                              size_t *n, struct ob_err *err);
 enum ob_status ob_pg_next_due(struct ob_source *s, int64_t *due_ms, struct ob_err *err);
+/* status.c */
+enum ob_status ob_pg_status_native(struct pg_conn *conn, const char *pipeline, int64_t pos,
+                                   struct ob_source_status *out, struct ob_err *err);
 enum ob_status ob_pg_status(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
 
 #endif

@@ -19,7 +19,9 @@ static uint64_t count_failed(const struct ob_settle *settle)
     return n;
 }
 
-static enum ob_status fence(struct ob_source *s, const struct ob_settle *settle, struct ob_err *err)
+/* *xid: of this transaction; it counts as a fence only when it is committed. */
+static enum ob_status fence(struct ob_source *s, const struct ob_settle *settle, uint64_t *xid,
+                            struct ob_err *err)
 {
     struct pg_cursor c = {0};
     char shard[12], epoch[24], delivered[24], failed[24];
@@ -29,29 +31,24 @@ static enum ob_status fence(struct ob_source *s, const struct ob_settle *settle,
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
     snprintf(delivered, sizeof(delivered), "%" PRIu64, settle->delivered);
     snprintf(failed, sizeof(failed), "%" PRIu64, count_failed(settle));
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard),      PG_TEXT(epoch),
-                                 PG_TEXT(delivered),   PG_TEXT(failed),     PG_TEXT(c.pos),
-                                 PG_TEXT(c.snap),      PG_TEXT(c.late_pos), PG_TEXT(c.late_snap),
-                                 PG_TEXT(c.lsn),       PG_TEXT(c.rows_done)};
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard),       PG_TEXT(epoch),
+                                 PG_TEXT(delivered),   PG_TEXT(failed),      PG_TEXT(c.pos),
+                                 PG_TEXT(c.snap),      PG_TEXT(c.late_pos),  PG_TEXT(c.late_snap),
+                                 PG_TEXT(c.lsn),       PG_TEXT(c.rows_done), PG_TEXT(c.adopt_pos)};
     enum ob_status st = ob_pg_query(
         &s->sql,
         "update outbox.cursor set settle_no = settle_no + 1, beat = beat + 1, beat_at = "
-        "clock_timestamp(), "
-        "published = published + $4::bigint, failed = failed + $5::bigint, "
-        "pos = coalesce($6::bigint, pos), snap = coalesce($7::pg_snapshot, snap), "
-        "late_pos = coalesce($8::bigint, late_pos), "
-        "late_snap = case when $6::bigint is null then late_snap else $9::pg_snapshot end, "
-        "fence = pg_current_xact_id(), lsn = coalesce($10::pg_lsn, lsn), "
-        "rows_done = coalesce($11::bigint, rows_done) "
-        "where pipeline = $1 and shard = $2::int and epoch = $3::bigint "
-        "returning pg_current_xact_id()::text::bigint",
-        p, 11, true, &res, err);
+        "clock_timestamp(), published = published + $4::bigint, failed = failed + $5::bigint, "
+        "lsn = coalesce($10::pg_lsn, lsn), rows_done = coalesce($11::bigint, rows_done), " PG_PLACE(
+            "$6", "$7", "$8", "$9", "$12") " where pipeline = $1 and shard = $2::int and epoch = "
+                                           "$3::bigint returning pg_current_xact_id()",
+        p, 12, true, &res, err);
     if (st != OB_OK)
         return st;
     if (PQntuples(res) == 0)
         st = ob_err_set(err, OB_FENCED, "another owner took over: nothing was recorded");
     else
-        s->fence = (uint64_t)ob_pg_i64(res, 0, 0);
+        *xid = (uint64_t)ob_pg_i64(res, 0, 0);
     PQclear(res);
     return st;
 }
@@ -60,6 +57,7 @@ enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struc
                             struct ob_err *err)
 {
     enum ob_status st = ob_pg_owned(s, err);
+    uint64_t xid = 0;
     out->n_released = 0;
     out->next_due_ms = INT64_MAX;
     if (st != OB_OK)
@@ -68,7 +66,7 @@ enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struc
     if (!alone)
         st = ob_pg_exec(&s->sql, "begin", err);
     if (st == OB_OK)
-        st = fence(s, settle, err);
+        st = fence(s, settle, &xid, err);
     if (st == OB_OK && !alone && s->reader->mark)
         st = s->reader->mark(s, settle, err);
     if (st == OB_OK && !alone)
@@ -76,12 +74,16 @@ enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struc
     if (st == OB_OK && !alone)
         st = ob_pg_exec(&s->sql, "commit", err);
     if (st != OB_OK) {
+        struct ob_err gone;
         out->n_released = 0;
         ob_pg_rollback(&s->sql);
         if (st == OB_FENCED)
             ob_pg_lost(s);
-        return ob_pg_owned(s, err) == OB_OK ? st : OB_FENCED;
+        else if (ob_pg_owned(s, &gone) != OB_OK)
+            st = OB_FENCED; /* err tells why the session ended */
+        return st;
     }
+    ob_pg_fence_note(s, xid);
     if (s->reader->settled)
         s->reader->settled(s, settle);
     return OB_OK;

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* admin - inside of what people do to a PostgreSQL outbox. */
+#ifndef OB_SOURCE_POSTGRES_ADMIN_H
+#define OB_SOURCE_POSTGRES_ADMIN_H
+
+#include "source/postgres/pg.h"
+
+#define PG_FILTER_MAX 8 /* parameters that a filter takes at most */
+
+struct ob_admin {
+    const struct pg_conf *conf;
+    char *pipeline;
+    const struct ob_clock *clock;
+    struct pg_conn db;
+    struct ob_buf sql, text[PG_FILTER_MAX]; /* one statement and its texts */
+};
+
+/* A statement under construction: its text in a->sql, its parameters here. */
+struct pg_where {
+    struct pg_param p[PG_MAX_PARAMS];
+    char numbers[PG_MAX_PARAMS][24];
+    size_t n, n_text;
+};
+
+/* Connected, with the newest schema. */
+enum ob_status ob_pg_admin_need(struct ob_admin *a, struct ob_err *err) OB_MUST_CHECK;
+/* Adds a parameter and gives its number ($1 is 1). The text must live until the statement ran. */
+size_t ob_pg_where_text(struct pg_where *w, const char *z);
+size_t ob_pg_where_num(struct pg_where *w, int64_t v);
+/* Appends " and …" for what the filter names, of table alias t; key and time are expressions. */
+void ob_pg_where_filter(struct ob_admin *a, struct pg_where *w, const struct ob_filter *f,
+                        const char *t, const char *key, const char *time);
+/* Appends " and expression like pattern" for a glob. */
+void ob_pg_where_glob(struct ob_admin *a, struct pg_where *w, const char *expression,
+                      const char *glob);
+
+enum ob_status ob_pg_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
+                            ob_event_fn *fn, void *user, struct ob_err *err);
+enum ob_status ob_pg_dead_list(struct ob_admin *a, const struct ob_filter *f, bool full,
+                               ob_dead_fn *fn, void *user, struct ob_err *err);
+enum ob_status ob_pg_dead_do(struct ob_admin *a, enum ob_dead_action action,
+                             const struct ob_filter *f, bool dry, size_t *n, struct ob_err *err);
+enum ob_status ob_pg_check(struct ob_admin *a,
+                           void (*found)(void *user, bool ok, const char *what, const char *fix),
+                           void *user, struct ob_err *err);
+enum ob_status ob_pg_admin_emit(struct ob_admin *a, const struct ob_emit *events, size_t n,
+                                char (*ids)[64], struct ob_err *err);
+enum ob_status ob_pg_admin_status(struct ob_admin *a, struct ob_shard_status *out, size_t max,
+                                  size_t *n, struct ob_err *err);
+
+extern const struct ob_source_admin ob_pg_admin;
+
+#endif

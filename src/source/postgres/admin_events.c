@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* admin_events - events written and listed by people, with what became of each in one pipeline. */
+#include "source/postgres/admin.h"
+#include "source/postgres/native.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define PAGE 500 /* rows of one statement */
+
+/* ---- writing ---- */
+
+static struct pg_param text_or_null(struct ob_str s)
+{
+    return s.n ? PG_BIN(s.p, s.n) : PG_NULL;
+}
+
+static struct pg_param number_or_null(int64_t v, char out[24])
+{
+    if (v == OB_NO_VERSION)
+        return PG_NULL;
+    snprintf(out, 24, "%" PRId64, v);
+    return PG_TEXT(out);
+}
+
+static enum ob_status emit_one(struct ob_admin *a, const struct ob_emit *e, char *id,
+                               struct ob_err *err)
+{
+    static const char *const kinds[] = {
+        [OB_PAYLOAD_JSON] = "json", [OB_PAYLOAD_TEXT] = "text", [OB_PAYLOAD_BYTES] = "bytes"};
+    bool none = e->payload_kind == OB_PAYLOAD_NULL;
+    char entity[24], schema[24];
+    PGresult *res = NULL;
+    const struct pg_param p[] = {
+        PG_BIN(e->type.n ? e->type.p : "", e->type.n),
+        none ? PG_NULL : PG_BIN(e->payload.n ? e->payload.p : "", e->payload.n),
+        text_or_null(e->aggregate_type),
+        text_or_null(e->aggregate_id),
+        text_or_null(e->key),
+        text_or_null(e->id),
+        text_or_null(e->tenant),
+        text_or_null(e->topic),
+        text_or_null(e->headers),
+        text_or_null(e->metadata),
+        number_or_null(e->entity_version, entity),
+        number_or_null(e->schema_version, schema),
+        PG_TEXT(none ? "bytes" : kinds[e->payload_kind]),
+    };
+    enum ob_status st = ob_pg_query(
+        &a->db,
+        "select outbox.emit(type => $1::text, payload => $2::bytea, aggregate_type => $3::text, "
+        "aggregate_id => $4::text, key => $5::text, id => $6::text::uuid, tenant => $7::text, "
+        "topic => $8::text, headers => $9::text::json, metadata => $10::text::json, "
+        "entity_version => $11::bigint, schema_version => $12::bigint, kind => $13)::text",
+        p, 13, false, &res, err);
+    if (st == OB_OK && id)
+        snprintf(id, 64, "%s", PQgetvalue(res, 0, 0));
+    PQclear(res);
+    return st;
+}
+
+enum ob_status ob_pg_admin_emit(struct ob_admin *a, const struct ob_emit *events, size_t n,
+                                char (*ids)[64], struct ob_err *err)
+{
+    enum ob_status st = ob_pg_admin_need(a, err);
+    if (st == OB_OK)
+        st = ob_pg_exec(&a->db, "begin", err);
+    for (size_t i = 0; i < n && st == OB_OK; i++) {
+        st = emit_one(a, &events[i], ids ? ids[i] : NULL, err);
+        if (st != OB_OK && n > 1)
+            ob_err_prefix(err, "event %zu", i + 1);
+    }
+    if (st == OB_OK)
+        st = ob_pg_exec(&a->db, "commit", err);
+    ob_pg_rollback(&a->db);
+    return st;
+}
+
+/* ---- listing ---- */
+
+#define KEY "coalesce(nullif(e.key, ''), e.aggregate_id)"
+
+/* The number behind which the newest `limit` of the filter start. */
+static enum ob_status find_newest(struct ob_admin *a, const struct ob_filter *f, int64_t *after,
+                                  struct ob_err *err)
+{
+    struct pg_where w = {0};
+    PGresult *res = NULL;
+    ob_buf_reset(&a->sql);
+    ob_buf_c(&a->sql, "select min(seq) - 1 from (select e.seq from outbox.event e where true");
+    ob_pg_where_filter(a, &w, f, "e", KEY, "e.created_at");
+    ob_buf_printf(&a->sql, " order by e.seq desc limit $%zu::bigint) t",
+                  ob_pg_where_num(&w, (int64_t)f->limit));
+    enum ob_status st = ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, &res, err);
+    if (st == OB_OK && !ob_pg_null(res, 0, 0))
+        *after = ob_pg_i64(res, 0, 0);
+    PQclear(res);
+    return st;
+}
+
+static enum ob_status read_page(struct ob_admin *a, const struct ob_filter *f, bool payload,
+                                int64_t after, int64_t limit, PGresult **out, struct ob_err *err)
+{
+    struct pg_where w = {0};
+    size_t pipeline = ob_pg_where_text(&w, a->pipeline);
+    ob_buf_reset(&a->sql);
+    ob_buf_printf(
+        &a->sql,
+        "select %s, case when w.n is not null then 'parked' when d.state in ('dead', 'discarded') "
+        "then d.state when exists (select 1 from outbox.cursor c where c.pipeline = $%zu) and not "
+        "exists (select 1 from outbox.cursor c where c.pipeline = $%zu and not outbox.settled(c, "
+        "e.seq, e.xid)) then 'published' else 'pending' end from outbox.event e "
+        "left join outbox.parked w on w.pipeline = $%zu and w.seq = e.seq "
+        "left join lateral (select state from outbox.dead where pipeline = $%zu and seq = e.seq "
+        "order by n desc limit 1) d on true where e.seq > $%zu::bigint",
+        payload ? PG_EVENT_COLUMNS : PG_EVENT_BARE, pipeline, pipeline, pipeline, pipeline,
+        ob_pg_where_num(&w, after));
+    ob_pg_where_filter(a, &w, f, "e", KEY, "e.created_at");
+    ob_buf_printf(&a->sql, " order by e.seq limit $%zu::bigint", ob_pg_where_num(&w, limit));
+    return ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, out, err);
+}
+
+static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, bool payload,
+                           struct ob_arena *arena, ob_event_fn *fn, void *user, bool *more,
+                           struct ob_err *err)
+{
+    struct ob_event ev;
+    char state[16];
+    struct ob_str s = ob_pg_str(res, row, PG_EVENT_N);
+    enum ob_status st = OB_OK;
+    ob_arena_reset(arena);
+    if (!ob_pg_event(res, row, 0, arena, &ev))
+        return ob_err_set(err, OB_DOWN, "no memory");
+    if (payload && ob_pg_event_big(res, row, 0))
+        st = ob_pg_event_fetch(&a->db, (int64_t)ev.seq, arena, &ev, err);
+    ev.ref = ev.seq;
+    snprintf(state, sizeof(state), "%.*s", OB_STR_ARG(s));
+    if (st == OB_OK)
+        *more = fn(user, &ev, state);
+    return st == OB_AGAIN ? OB_OK : st; /* retired meanwhile */
+}
+
+enum ob_status ob_pg_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
+                            ob_event_fn *fn, void *user, struct ob_err *err)
+{
+    struct ob_arena *arena = ob_arena_new(4096, 0);
+    int64_t after = (int64_t)f->after, left = f->limit ? (int64_t)f->limit : INT64_MAX;
+    enum ob_status st = arena ? ob_pg_admin_need(a, err) : ob_err_set(err, OB_DOWN, "no memory");
+    bool more = true;
+    if (st == OB_OK && f->limit && !f->after) /* no place to go on from: the newest ones */
+        st = find_newest(a, f, &after, err);
+    while (st == OB_OK && more && left > 0) {
+        PGresult *res = NULL;
+        int64_t page = left < PAGE ? left : PAGE;
+        st = read_page(a, f, payload, after, page, &res, err);
+        int rows = st == OB_OK ? PQntuples(res) : 0;
+        for (int i = 0; i < rows && st == OB_OK && more; i++)
+            st = show(a, res, i, payload, arena, fn, user, &more, err);
+        if (rows > 0)
+            after = ob_pg_i64(res, rows - 1, 0);
+        left -= rows;
+        more = more && rows == page;
+        PQclear(res);
+    }
+    ob_arena_unref(arena);
+    return st;
+}
