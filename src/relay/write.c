@@ -7,17 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The trace id of the row's traceparent, or nothing. */
-static struct ob_str trace_id(const struct ob_event *ev)
+/* The trace id of the traceparent in a JSON object, or nothing. */
+static struct ob_str trace_in(struct ob_str object)
 {
     struct ob_str raw;
     enum ob_jtype type;
     struct ob_err err;
-    if (ev->headers.n == 0 ||
-        ob_json_pointer(ev->headers, OB_STR("/traceparent"), &raw, &type, &err) != OB_OK ||
+    if (object.n == 0 ||
+        ob_json_pointer(object, OB_STR("/traceparent"), &raw, &type, &err) != OB_OK ||
         type != OB_J_STRING || raw.n < 37)
         return (struct ob_str){0};
     return (struct ob_str){raw.p + 4, 32}; /* "00-<32 hex>-… with its quote before */
+}
+
+/* The row's own, else what the producer's context stamped. */
+static struct ob_str trace_id(const struct ob_event *ev)
+{
+    struct ob_str id = trace_in(ev->headers);
+    return id.n > 0 ? id : trace_in(ev->metadata);
 }
 
 static void on_done(void *user, uint64_t token, enum ob_verdict verdict, const struct ob_err *why)
