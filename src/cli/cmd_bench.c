@@ -30,15 +30,15 @@ static void step(struct world *w, const char *text)
 
 /* One pipeline on the database; each run has its own name, so its own cursor. */
 static enum ob_status write_config(struct world *w, const char *name, const char *sink,
-                                   struct ob_err *err)
+                                   const char *envelope, struct ob_err *err)
 {
     FILE *out = fopen(w->config, "w");
     if (!out)
         return ob_err_set(err, OB_FATAL, "cannot write %s", w->config);
     fprintf(out,
             "log: {level: error}\npipelines:\n  %s:\n    source: {type: sqlite, path: \"%s\"}\n"
-            "    sink: %s\n",
-            name, w->db, sink);
+            "    sink: %s\n    envelope: %s\n",
+            name, w->db, sink, envelope);
     return fclose(out) == 0 ? OB_OK : ob_err_set(err, OB_FATAL, "cannot write %s", w->config);
 }
 
@@ -47,7 +47,7 @@ static enum ob_status make_schema(struct world *w, struct ob_err *err)
     struct ob_config *conf = NULL;
     struct ob_admin *admin = NULL;
     unsigned changed = 0;
-    enum ob_status st = write_config(w, "bench", "{type: \"null\"}", err);
+    enum ob_status st = write_config(w, "bench", "{type: \"null\"}", "none", err);
     if (st == OB_OK)
         st = ob_config_load(w->config, &conf, err);
     if (st != OB_OK)
@@ -70,14 +70,14 @@ static void describe(const struct world *w, const struct ob_bench_run *run,
              run->cpu_seconds * million, raw->cpu_seconds * million, (double)run->peak_kb / 1024);
 }
 
-static enum ob_status drain(struct world *w, const char *name, const char *sink, bool file,
-                            struct ob_err *err)
+static enum ob_status drain(struct world *w, const char *name, const char *sink,
+                            const char *envelope, bool file, struct ob_err *err)
 {
     struct ob_bench_run raw, ours;
     char more[128];
     enum ob_status st = ob_bench_raw(w->db, w->file, w->events, true, file, &raw, err);
     if (st == OB_OK)
-        st = write_config(w, name, sink, err);
+        st = write_config(w, name, sink, envelope, err);
     if (st == OB_OK)
         st = ob_bench_relay(w->config, &ours, err);
     if (st != OB_OK)
@@ -107,14 +107,17 @@ static enum ob_status bench_sqlite(struct world *w, struct ob_err *err)
         st = ob_bench_load(w->db, w->events, err);
     step(w, "SQLite to null (limit: bare paging of the same rows)");
     if (st == OB_OK)
-        st = drain(w, "sqlite-null", "{type: \"null\"}", false, err);
+        st = drain(w, "sqlite-null", "{type: \"null\"}", "none", false, err);
     step(
         w,
         "SQLite to a file (limit: the slower of bare paging and bare writev + fdatasync, at once)");
     snprintf(sink, sizeof(sink), "{type: file, path: \"%s\"}", w->file);
     if (st == OB_OK)
-        st = drain(w, "sqlite-file", sink, true, err);
+        st = drain(w, "sqlite-file", sink, "none", true, err);
     unlink(w->file);
+    step(w, "the same to null with the default envelope, CloudEvents, which the bare work has not");
+    if (st == OB_OK)
+        st = drain(w, "sqlite-null-cloudevents", "{type: \"null\"}", "cloudevents", false, err);
     return st;
 }
 
@@ -126,7 +129,7 @@ static enum ob_status bench_latency(struct world *w, struct ob_err *err)
     snprintf(w->db, sizeof(w->db), "%s/latency.db", w->dir);
     enum ob_status st = make_schema(w, err);
     if (st == OB_OK)
-        st = write_config(w, "latency", "{type: \"null\"}", err);
+        st = write_config(w, "latency", "{type: \"null\"}", "none", err);
     if (st == OB_OK)
         st = ob_bench_latency(w->config, w->db, 1000, 5, &got, err);
     if (st == OB_OK)
