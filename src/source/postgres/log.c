@@ -217,7 +217,8 @@ static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_byte
     struct log_state *l = s->state;
     if (max == 0)
         return OB_AGAIN;
-    enum ob_status st = pages(s, max, max_bytes, out, err);
+    /* While a round is under way there is no page, only parts of the round. */
+    enum ob_status st = l->asked ? OB_AGAIN : pages(s, max, max_bytes, out, err);
     if (st == OB_AGAIN && !l->asked && ob_clock_mono_ms(s->clock) >= l->poll_at) {
         st = ob_pg_round_send(s, err);
         if (st != OB_OK)

@@ -232,8 +232,11 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
     if (st != OB_OK)
         return st;
     if (l->failed != OB_OK || !l->late || !l->snap_res || (l->kind == ROUND_FIRST && !l->main)) {
-        st = l->failed != OB_OK ? l->failed : OB_RETRY;
-        *err = l->why;
+        st = l->failed;
+        if (st != OB_OK)
+            *err = l->why;
+        else
+            st = ob_err_set(err, OB_RETRY, "the server answered %d statements of a round", l->step);
         l->failed = OB_OK;
         drop_round(l); /* half of a round has no place in the ring */
         return st;
