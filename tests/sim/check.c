@@ -8,14 +8,16 @@
 
 void sim_fail(struct sim *w, const char *invariant, const char *fmt, ...)
 {
+    struct ob_err why;
+    va_list ap;
     if (w->failed)
         return; /* the first one tells the story */
+    va_start(ap, fmt);
+    ob_err_vset(&why, OB_FATAL, fmt, ap);
+    va_end(ap);
+    memcpy(w->why, why.text, sizeof w->why - 1);
     w->failed = true;
     snprintf(w->invariant, sizeof w->invariant, "%s", invariant);
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(w->why, sizeof w->why, fmt, ap);
-    va_end(ap);
     SIM_TRACE(w, "*** %s: %s", w->invariant, w->why);
 }
 

@@ -96,6 +96,7 @@ void sim_conf_make(struct sim_conf *c, uint64_t seed)
     c->fifo_key = below(r, 2);
     c->dedupe = below(r, 2);
     c->drain_first = below(r, 2);
+    c->time_first = below(r, 2);
     /* Probes that never pause, with events larger than the window, would leave no place for others.
      */
     bool pauses = c->flow.window_bytes > 10000 || c->flow.probe.first_ms >= 100;

@@ -118,11 +118,44 @@ static void load_dests(struct sim *w, struct sim_node *n)
     }
 }
 
-bool sim_node_drains(struct sim *w, struct sim_node *n)
+static void drain_dests(struct sim *w, struct sim_node *n)
 {
     uint64_t dests[SIM_DESTS + 2];
     bool one[SIM_DESTS + 2];
     size_t k = 0;
+    FLOW(k = ob_flow_drain_dests(n->flow, w->now, dests, one, SIM_DESTS + 2));
+    for (size_t i = 0; i < k; i++) {
+        size_t room = ob_flow_drain_room(n->flow);
+        if (room && !drain(w, n, dests[i], one[i] ? 1 : room))
+            FLOW(ob_flow_drain_none(n->flow, w->now, dests[i]));
+    }
+}
+
+static void drain_due(struct sim *w, struct sim_node *n)
+{
+    if (n->next_due > w->now)
+        return;
+    size_t room = ob_flow_drain_room(n->flow);
+    if (room) {
+        drain(w, n, 0, room);
+        n->next_due = sim_source_next_due(w);
+    }
+    if (n->next_due <= w->now)
+        n->next_due = w->now + 100; /* in the window, or no room */
+}
+
+/* Nothing is held: no parked row, no dead event that holds its key, none of them on its way. */
+static void tell_empty(struct sim *w, struct sim_node *n)
+{
+    bool empty = w->db.n_parked == 0 && !n->settling;
+    for (unsigned i = 0; i < w->db.n_dead && empty && w->mutant != SIM_M_FORGET_DEAD_HOLDS; i++)
+        empty = !w->db.dead[i].hold;
+    if (w->mutant == SIM_M_FORGET_HOLDS || (empty && sim_chance(w, 500)))
+        FLOW(ob_flow_parked_empty(n->flow));
+}
+
+bool sim_node_drains(struct sim *w, struct sim_node *n)
+{
     if (w->db.down_until > w->now || w->db.paused_until > w->now) {
         if (n->next_due <= w->now)
             n->next_due = w->now + 100;
@@ -138,25 +171,11 @@ bool sim_node_drains(struct sim *w, struct sim_node *n)
     }
     if (n->load_dests)
         load_dests(w, n);
-    FLOW(k = ob_flow_drain_dests(n->flow, w->now, dests, one, SIM_DESTS + 2));
-    for (size_t i = 0; i < k; i++) {
-        size_t room = ob_flow_drain_room(n->flow);
-        if (room && !drain(w, n, dests[i], one[i] ? 1 : room))
-            FLOW(ob_flow_drain_none(n->flow, w->now, dests[i]));
-    }
-    size_t room = ob_flow_drain_room(n->flow);
-    if (n->next_due <= w->now && room) {
-        drain(w, n, 0, room);
-        n->next_due = sim_source_next_due(w);
-        if (n->next_due <= w->now)
-            n->next_due = w->now + 100; /* in the window, or no room */
-    } else if (n->next_due <= w->now) {
-        n->next_due = w->now + 100;
-    }
-    bool empty = w->db.n_parked == 0 && !n->settling;
-    for (unsigned i = 0; i < w->db.n_dead && empty && w->mutant != SIM_M_FORGET_DEAD_HOLDS; i++)
-        empty = !w->db.dead[i].hold;
-    if (w->mutant == SIM_M_FORGET_HOLDS || (empty && sim_chance(w, 500)))
-        FLOW(ob_flow_parked_empty(n->flow));
+    if (w->conf.time_first)
+        drain_due(w, n);
+    drain_dests(w, n);
+    if (!w->conf.time_first)
+        drain_due(w, n);
+    tell_empty(w, n);
     return true;
 }

@@ -47,6 +47,7 @@ struct sim_conf {
     unsigned faults;      /* how many of the planned kind */
     unsigned fault_kinds; /* bit set of enum sim_fault_kind */
     bool fifo_key;        /* ordered sink: FIFO per key and destination, else per destination */
+    bool time_first;      /* rows that wait for time are drained before those of destinations */
     bool drain_first;     /* before claims, in a round */
     bool dedupe;          /* the broker drops repeats */
     bool neighbours;      /* the phase with a blocked destination and nothing else wrong */

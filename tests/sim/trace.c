@@ -36,11 +36,12 @@ void sim_trace_add(struct sim *w, const char *fmt, ...)
 {
     struct sim_trace *t = w->trace;
     char *line = t->line[t->n++ % LINES];
-    int at = snprintf(line, LINE, "%9lld ms  ", (long long)w->now);
+    struct ob_err text;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(line + at, LINE - (size_t)at, fmt, ap);
+    ob_err_vset(&text, OB_OK, fmt, ap);
     va_end(ap);
+    snprintf(line, LINE, "%9lld ms  %.180s", (long long)w->now, text.text);
     if (t->all) {
         puts(line);
         fflush(stdout);
