@@ -48,6 +48,26 @@ def read_jsonl(path):
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
 
 
+def stop_outside_a_transaction(process, db):
+    """SIGSTOP, but not while the process has SQLite's write lock: then every writer is kept out, the
+    application too, and nobody can do anything. db: a connection of the test."""
+
+    def stopped():
+        process.signal(signal.SIGSTOP)
+        db.execute("pragma busy_timeout = 100")
+        try:
+            db.execute("begin immediate")
+            db.execute("rollback")
+            return True
+        except sqlite3.OperationalError:
+            process.signal(signal.SIGCONT)
+            return False
+        finally:
+            db.execute(f"pragma busy_timeout = {int(20000 * SLOW)}")
+
+    wait_until(stopped, 20, "stopped while it writes nothing")
+
+
 def sanitizer_report(text):
     """The part of a log that a sanitizer wrote, or None."""
     for word in SANITIZER_WORDS:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from helpers import SLOW, read_jsonl, wait_until
+from helpers import SLOW, read_jsonl, stop_outside_a_transaction, wait_until
 
 ONE = """
 log: {{level: debug}}
@@ -42,7 +42,7 @@ class Writer(threading.Thread):
     """Commits events in order per key, rolls some back, and remembers what it committed."""
 
     def __init__(self, outbox, keys, pause=0.0005):
-        super().__init__()
+        super().__init__(daemon=True)  # a test that failed must not wait for it
         self.outbox, self.keys, self.pause = outbox, keys, pause
         self.ledger = {k: [] for k in keys}
         self.undone = set()
@@ -168,7 +168,10 @@ def test_stand_by_takes_over(outbox, how, limit):
     writer.start()
     out = outbox.path("out/events.jsonl")
     wait_until(lambda: len(delivered(out)) > 100, 20, "progress")
-    os.kill(first.pid, how)
+    if how == signal.SIGSTOP:
+        stop_outside_a_transaction(first, outbox.sqlite("app.db"))
+    else:
+        first.kill()
     start = time.monotonic()
     wait_until(lambda: "relay.start" in second.err, limit + 5, "the second takes over")
     assert time.monotonic() - start <= limit * SLOW

@@ -4,12 +4,11 @@
 import json
 import os
 import signal
-import sqlite3
 import time
 
 import pytest
 
-from helpers import BIN, SLOW, read_jsonl, wait_until
+from helpers import BIN, SLOW, read_jsonl, stop_outside_a_transaction, wait_until
 
 CONFIG = """
 pipelines:
@@ -197,22 +196,6 @@ def test_a_gap_in_the_numbers_is_not_waited_for(outbox):
     assert relay.stop() == 0
 
 
-def stopped_without_the_lock(process, db):
-    """A process that stops inside a transaction keeps every writer out, the application too: then
-    nobody can do anything. So: stopped, and the write lock is free."""
-    process.signal(signal.SIGSTOP)
-    db.execute("pragma busy_timeout = 50")
-    try:
-        db.execute("begin immediate")
-        db.execute("rollback")
-        return True
-    except sqlite3.OperationalError:
-        process.signal(signal.SIGCONT)
-        return False
-    finally:
-        db.execute("pragma busy_timeout = 20000")
-
-
 @pytest.mark.slow
 def test_a_hung_owner_is_fenced_when_it_wakes(outbox):
     """Traps 9, 10 and 12: a stopped process loses its shard to another within 15 s and, awake
@@ -221,7 +204,7 @@ def test_a_hung_owner_is_fenced_when_it_wakes(outbox):
     first = outbox.start("run")
     insert(db, "a", 1)
     wait_until(lambda: values(outbox) == [1], 10, "the first one works")
-    wait_until(lambda: stopped_without_the_lock(first, db), 10, "stopped while it writes nothing")
+    stop_outside_a_transaction(first, db)
     second = outbox.start("run")
     insert(db, "a", 2)
     # The new owner may write to a new file beside the old one, which the stopped process holds.
