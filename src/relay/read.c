@@ -101,7 +101,7 @@ static enum ob_status route_page(struct shard *s, struct page *p, char **reasons
 static struct page *page_new(struct ob_batch *batch)
 {
     struct page *p = calloc(1, sizeof(*p));
-    struct ob_msg *msgs = p ? ob_arena_zalloc(batch->arena, batch->n * sizeof(*msgs)) : NULL;
+    struct ob_msg *msgs = p ? ob_arena_alloc(batch->arena, batch->n * sizeof(*msgs)) : NULL;
     if (!msgs) {
         free(p);
         return NULL;

@@ -36,7 +36,7 @@ static void on_done(void *user, uint64_t token, enum ob_verdict verdict, const s
     if (!e->msg)
         return;
     if (verdict == OB_V_DELIVERED) {
-        int64_t age = ob_clock_wall_us(s->clock) - e->msg->event->created_us;
+        int64_t age = s->wall_us - e->msg->event->created_us;
         ob_hist_add(&s->latency_us, age > 0 ? (uint64_t)age : 0);
         ob_hist_bump(&s->delivered, 1);
         return;
@@ -77,6 +77,7 @@ const struct ob_sink_events ob__shard_sink_events = {.done = on_done, .state = o
 void ob__shard_poll_sink(struct shard *s)
 {
     ob__shard_stage(s, "sink");
+    s->wall_us = ob_clock_wall_us(s->clock); /* one look for all that is delivered now */
     s->conf->sink->poll(s->sink);
     if (s->n_verdicts > 0) {
         ob_flow_verdicts(s->flow, s->now, s->verdicts, s->n_verdicts);
