@@ -264,8 +264,7 @@ static void check_once(struct shard *s)
     if (!s->relay->opts.once || atomic_load(&s->stop))
         return;
     bool looking = s->conf->source->looking && s->conf->source->looking(s->source);
-    if (!s->claim_ready && !looking && !s->kept && ob_flow_idle(s->flow) &&
-        s->due_at > s->now + 50)
+    if (!s->claim_ready && !looking && !s->kept && ob_flow_idle(s->flow) && s->due_at > s->now + 50)
         end_running(s, 0, OB_OK);
     else if ((s->sink_down || s->source_down || s->paused) &&
              s->now - s->progress_ms > s->conf->grace_ms)

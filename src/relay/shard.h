@@ -76,7 +76,7 @@ struct shard {
     struct ob_batch *kept; /* claimed, not yet taken by the flow */
 
     int64_t now;
-    int64_t wall_us; /* at the last poll of the sink */
+    int64_t wall_us;  /* at the last poll of the sink */
     int64_t retry_at; /* opening, or a source that is down */
     unsigned failures;
     int64_t beat_at, scan_at, due_at, own_at, stop_at, report_at;
