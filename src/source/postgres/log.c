@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define FETCH_BYTES ((size_t)8 << 20) /* of parked events that come into memory at once */
+
 static void page_drop(void *arg)
 {
     PQclear(arg);
@@ -444,17 +446,19 @@ static void log_ref(const struct ob_source *s, const struct ob_event *ev, struct
     ob_buf_printf(out, "%" PRIu64, ev->seq);
 }
 
-/* Rows of a result whose column behind the event's is its place in the batch. */
+/* Rows of a result whose column behind the event's is its place in the batch, rising. *bytes: of
+ * their payloads; when they are enough, batch->n is the place of the last one taken. */
 static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_batch *batch,
-                                struct ob_err *err)
+                                size_t *bytes, struct ob_err *err)
 {
     enum ob_status st = OB_OK;
     if (!ob_arena_keep(batch->arena, page_drop, res, PQresultMemorySize(res))) {
         PQclear(res);
         return ob_err_set(err, OB_DOWN, "no memory for a page of events");
     }
-    for (int row = 0; st == OB_OK && row < PQntuples(res); row++) {
-        struct ob_event *ev = &batch->events[ob_pg_i64(res, row, PG_EVENT_N) - 1];
+    for (int row = 0; st == OB_OK && row < PQntuples(res) && batch->n == 0; row++) {
+        size_t place = (size_t)ob_pg_i64(res, row, PG_EVENT_N);
+        struct ob_event *ev = &batch->events[place - 1];
         if (!ob_pg_event(res, row, 0, batch->arena, ev))
             st = ob_err_set(err, OB_DOWN, "no memory");
         else if (ob_pg_event_big(res, row, 0))
@@ -463,8 +467,25 @@ static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_ba
             *ev = (struct ob_event){0};
             st = OB_OK;
         }
+        *bytes += ev->payload.n;
+        if (*bytes >= FETCH_BYTES && row + 1 < PQntuples(res))
+            batch->n = place;
     }
     return st;
+}
+
+/* Rows that outlived their partition: few, and whole. */
+static enum ob_status take_gone(PGresult *res, struct ob_batch *batch, struct ob_err *err)
+{
+    if (!ob_arena_keep(batch->arena, page_drop, res, PQresultMemorySize(res))) {
+        PQclear(res);
+        return ob_err_set(err, OB_DOWN, "no memory for a page of events");
+    }
+    for (int row = 0; row < PQntuples(res); row++)
+        if (!ob_pg_event(res, row, 0, batch->arena,
+                         &batch->events[ob_pg_i64(res, row, PG_EVENT_N) - 1]))
+            return ob_err_set(err, OB_DOWN, "no memory");
+    return OB_OK;
 }
 
 enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
@@ -472,6 +493,7 @@ enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs
 {
     PGresult *res = NULL;
     bool missing = false;
+    size_t bytes = 0;
     for (size_t i = 0; i < n; i++)
         batch->events[i] = (struct ob_event){0};
     ob_pg_array_begin(&s->array[0]);
@@ -482,11 +504,12 @@ enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs
     enum ob_status st = ob_pg_query(&s->sql,
                                     "select " PG_EVENT_COLUMNS
                                     ", t.i from unnest($2::bigint[]) with ordinality as t(seq, i) "
-                                    "join outbox.event e on e.seq = t.seq where $1::text <> ''",
+                                    "join outbox.event e on e.seq = t.seq where $1::text <> '' "
+                                    "order by t.i",
                                     p, 2, true, &res, err);
     if (st == OB_OK)
-        st = take_rows(s, res, batch, err);
-    for (size_t i = 0; i < n; i++)
+        st = take_rows(s, res, batch, &bytes, err);
+    for (size_t i = 0; i < (batch->n ? batch->n : n); i++)
         missing = missing || !batch->events[i].id.p;
     if (st != OB_OK || !missing)
         return st;
@@ -496,9 +519,9 @@ enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs
                      "select " PG_EVENT_WHOLE
                      ", t.i from unnest($2::text[]) with ordinality as t(ref, i) join "
                      "outbox.parked p on p.pipeline = $1 and p.ref = t.ref and p.event is not null "
-                     "cross join lateral outbox.unpack(p.event, p.payload, p.seq) e",
+                     "cross join lateral outbox.unpack(p.event, p.payload, p.seq) e order by t.i",
                      p, 2, true, &res, err);
-    return st == OB_OK ? take_rows(s, res, batch, err) : st;
+    return st == OB_OK ? take_gone(res, batch, err) : st;
 }
 
 static enum ob_status log_status(struct ob_source *s, struct ob_source_status *out,

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#define PLACE PG_PLACE("$6", "$7", "$8", "$9", "$10")
 #define STALE_MS 10000
 #define MAINTAIN_MS 10000
 #define SHARDS_MAX 64
@@ -381,10 +382,9 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
     st = ob_pg_query(
         &s->sql,
         "update outbox.cursor set beat = beat + 1, beat_at = clock_timestamp(), state = $4, "
-        "in_flight = $5::bigint, " PG_PLACE(
-            "$6", "$7", "$8", "$9", "$10") " where pipeline = $1 and shard = $2::int and epoch = "
-                                           "$3::bigint returning pg_current_xact_id(), (select "
-                                           "paused from outbox.pipeline where name = $1)",
+        "in_flight = $5::bigint, " PLACE " where pipeline = $1 and shard = $2::int and epoch = "
+        "$3::bigint returning pg_current_xact_id(), (select "
+        "paused from outbox.pipeline where name = $1)",
         p, 10, true, &res, err);
     if (st != OB_OK)
         return ob_pg_owned(s, &(struct ob_err){0}) == OB_OK ? st : OB_FENCED;

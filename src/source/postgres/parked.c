@@ -28,6 +28,8 @@ enum ob_status ob_pg_held(struct ob_source *s, const uint64_t *hashes, size_t n,
                      "where exists (select 1 from outbox.parked_key k where k.pipeline = $1 and "
                      "k.hash = t.hash)",
                      p, 2, true, &res, err);
+    for (size_t i = 0; st == OB_OK && i < n; i++)
+        held[i] = false;
     for (int i = 0; st == OB_OK && i < PQntuples(res); i++)
         held[ob_pg_i64(res, i, 0) - 1] = true;
     PQclear(res);
@@ -61,6 +63,7 @@ enum ob_status ob_pg_next_due(struct ob_source *s, int64_t *due_ms, struct ob_er
 struct drain {
     size_t max, per_key, n_keys;
     uint64_t keys[KEYS];
+    int64_t due[KEYS];
 };
 
 /* Keys that wait for dest and may be tried, earliest first. *next: time of the first that is not
@@ -88,23 +91,23 @@ static enum ob_status find_keys(struct ob_source *s, uint64_t dest, int64_t now_
         if (st != OB_OK)
             return st;
         int rows = PQntuples(res);
-        bool future = false;
+        bool left = false; /* one that is not due, or does not fit */
         d->n_keys = 0;
-        for (int i = 0; i < rows && !future && d->n_keys < KEYS && d->n_keys < d->max; i++) {
+        for (int i = 0; i < rows && !left; i++) {
             uint64_t hash = (uint64_t)ob_pg_i64(res, i, 0);
             int64_t due = due_of(res, i, 1);
             if (skip && skip(user, hash))
                 continue;
-            future = dest == 0 && due > now_ms;
-            if (future)
+            left = (dest == 0 && due > now_ms) || d->n_keys == KEYS || d->n_keys == d->max;
+            if (left) {
                 *next = due;
-            else
+            } else {
+                d->due[d->n_keys] = due;
                 d->keys[d->n_keys++] = hash;
+            }
         }
         PQclear(res);
-        if (d->n_keys == d->max || d->n_keys == KEYS)
-            *next = now_ms; /* there may be more that are due */
-        if (d->n_keys > 0 || future || (size_t)rows < look || look >= (1u << 20))
+        if (d->n_keys > 0 || left || (size_t)rows < look || look >= (1u << 20))
             return OB_OK;
         look *= 8;
     }
@@ -246,7 +249,7 @@ static void squeeze(struct ob_batch *batch, size_t n)
             batch->events[batch->n++] = batch->events[i];
 }
 
-static enum ob_status load(struct ob_source *s, const struct drain *d, const PGresult *rows,
+static enum ob_status load(struct ob_source *s, struct drain *d, const PGresult *rows,
                            struct ob_batch **out, struct ob_err *err)
 {
     size_t cap = (size_t)PQntuples(rows);
@@ -264,6 +267,11 @@ static enum ob_status load(struct ob_source *s, const struct drain *d, const PGr
     st = s->reader->fetch(s, refs, n, batch, err);
     if (st != OB_OK)
         goto done;
+    if (batch->n > 0 && batch->n < n) { /* the rest is too large for now */
+        d->max = batch->n;
+        batch->n_drained = 0;
+        n = choose(d, rows, batch, refs, from);
+    }
     attach(rows, from, n, batch);
     st = bury_gone(s, batch, n, err);
     squeeze(batch, n);
@@ -293,13 +301,20 @@ enum ob_status ob_pg_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_
         st = ob_pg_next_due(s, &next, err);
     if (st != OB_OK)
         return st;
-    *next_due_ms = next;
-    if (d.n_keys == 0)
+    if (d.n_keys == 0) {
+        *next_due_ms = next;
         return OB_AGAIN;
+    }
     st = find_rows(s, &d, &rows, err);
     if (st == OB_OK)
         st = load(s, &d, rows, out, err);
     PQclear(rows);
+    /* Keys that did not fit any more are due as they were. */
+    size_t taken = st == OB_OK ? (*out)->n_drained : d.n_keys;
+    if (dest == 0 && taken < d.n_keys)
+        next = d.due[taken];
+    if (st == OB_OK || st == OB_AGAIN)
+        *next_due_ms = next;
     return st;
 }
 

@@ -81,7 +81,7 @@ struct ob_source {
     uint64_t fence;       /* xid of our last committed write: above every snapshot read before it */
     uint64_t fence_first; /* the first of them since the reader set it to 0 */
     int64_t maintain_at;  /* mono ms */
-    struct ob_buf array[14]; /* parameters of one statement */
+    struct ob_buf array[15]; /* parameters of one statement */
 };
 
 /* A way to read. All calls in the shard's thread; only start() may wait. */
@@ -112,7 +112,8 @@ struct pg_reader {
     void (*settled)(struct ob_source *s, const struct ob_settle *settle);
     /* How parked and dead rows name an event, as text. */
     void (*ref)(const struct ob_source *s, const struct ob_event *ev, struct ob_buf *out);
-    /* Events of these refs, in this order, into batch (events[i].id.p NULL: gone). */
+    /* Events of these refs, in this order, into batch (events[i].id.p NULL: gone). If they are too
+     * large together: the first ones, and batch->n says how many; else batch->n stays 0. */
     enum ob_status (*fetch)(struct ob_source *s, const struct ob_str *refs, size_t n,
                             struct ob_batch *batch, struct ob_err *err);
     enum ob_status (*status)(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);

@@ -29,6 +29,7 @@ enum {
     A_KEY,
     A_TENANT,
     A_SEQ,
+    A_HOLD,
     N_ARRAYS
 };
 _Static_assert(N_ARRAYS == sizeof(((struct ob_source *)0)->array) / sizeof(struct ob_buf),
@@ -87,6 +88,7 @@ static void add_op(struct ob_source *s, const struct ob_settle_op *op, struct ob
     ob_pg_array_add(&s->array[A_REASON], reason);
     ob_pg_array_add(&s->array[A_DESTINATION], op->destination);
     ob_pg_array_add(&s->array[A_SPENT], op->spent ? OB_STR("t") : OB_STR("f"));
+    ob_pg_array_add(&s->array[A_HOLD], op->hold ? OB_STR("t") : OB_STR("f"));
 }
 
 /* Fills the arrays with the ops of one kind. *n of them; OB_RETRY: no memory. */
@@ -190,6 +192,10 @@ static enum ob_status draw_numbers(struct record *r, struct ob_err *err)
     "case when not t.spent then " old " when jsonb_array_length(" old ") >= " HISTORY_MAX          \
     " then (" old " - 0) || " ATTEMPT " else " old " || " ATTEMPT " end"
 
+#define NEW_HISTORY HISTORY("'[]'::jsonb")
+#define PARKED_HISTORY HISTORY("p.history")
+#define GONE_HISTORY HISTORY("coalesce(gone.history, '[]'::jsonb)")
+
 /* An event that has a row already keeps it, and its number. */
 static enum ob_status park_new(struct record *r, struct ob_err *err)
 {
@@ -209,12 +215,12 @@ static enum ob_status park_new(struct record *r, struct ob_err *err)
         "ordinality as u(n, hash, ref, attempts, due, dest, reason, destination, spent, seq, i)), "
         "made as (insert into outbox.parked as p (pipeline, n, hash, ref, seq, attempts, due_at, "
         "blocked_dest, reason, destination, history) select $1, t.n, t.hash, t.ref, t.seq, "
-        "t.attempts, to_timestamp(t.due / 1000.0), t.dest, t.reason, t.destination, " HISTORY(
-            "'[]'::jsonb") " from t on conflict (pipeline, ref) do update set attempts = "
-                           "greatest(p.attempts, excluded.attempts), due_at = excluded.due_at, "
-                           "blocked_dest = excluded.blocked_dest, reason = excluded.reason "
-                           "returning p.ref, p.n) "
-                           "select made.n from t join made on made.ref = t.ref order by t.i",
+        "t.attempts, to_timestamp(t.due / 1000.0), t.dest, t.reason, t.destination, " NEW_HISTORY
+        " from t on conflict (pipeline, ref) do update set attempts = "
+        "greatest(p.attempts, excluded.attempts), due_at = excluded.due_at, "
+        "blocked_dest = excluded.blocked_dest, reason = excluded.reason "
+        "returning p.ref, p.n) "
+        "select made.n from t join made on made.ref = t.ref order by t.i",
         p, 11, true, &res, err);
     for (size_t i = 0; st == OB_OK && i < r->settle->n; i++)
         if (is(&r->settle->ops[i], PARK_NEW) && (int)k < PQntuples(res))
@@ -235,36 +241,24 @@ static enum ob_status park_again(struct record *r, struct ob_err *err)
     return touch(
         r,
         "update outbox.parked p set attempts = t.attempts, due_at = to_timestamp(t.due / 1000.0), "
-        "blocked_dest = t.dest, reason = t.reason, destination = t.destination, history = " HISTORY(
-            "p.history") " from unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], "
-                         "$6::text[], $7::bool[], $8::text[]) as t(n, attempts, due, dest, reason, "
-                         "spent, destination) where p.pipeline = $1 and p.n = t.n returning p.hash",
+        "blocked_dest = t.dest, reason = t.reason, destination = t.destination, history "
+        "= " PARKED_HISTORY " from unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], "
+        "$6::text[], $7::bool[], $8::text[]) as t(n, attempts, due, dest, reason, "
+        "spent, destination) where p.pipeline = $1 and p.n = t.n returning p.hash",
         p, 8, err);
 }
 
 static enum ob_status bury(struct record *r, struct ob_err *err)
 {
     size_t n;
-    bool hold = false; /* one setting for the whole pipeline */
     enum ob_status st = fill(r, DEAD, &n, err);
     if (st != OB_OK || n == 0)
         return st;
-    for (size_t i = 0; i < r->settle->n; i++)
-        hold = hold || (is(&r->settle->ops[i], DEAD) && r->settle->ops[i].hold);
-    const struct pg_param p[] = {PG_TEXT(r->s->pipeline),
-                                 arr(r, A_N),
-                                 arr(r, A_HASH),
-                                 arr(r, A_REF),
-                                 arr(r, A_ATTEMPTS),
-                                 arr(r, A_REASON),
-                                 arr(r, A_DESTINATION),
-                                 arr(r, A_SPENT),
-                                 arr(r, A_ID),
-                                 arr(r, A_TYPE),
-                                 arr(r, A_KEY),
-                                 arr(r, A_TENANT),
-                                 arr(r, A_SEQ),
-                                 PG_TEXT(hold ? "t" : "f")};
+    const struct pg_param p[] = {PG_TEXT(r->s->pipeline), arr(r, A_N),        arr(r, A_HASH),
+                                 arr(r, A_REF),           arr(r, A_ATTEMPTS), arr(r, A_REASON),
+                                 arr(r, A_DESTINATION),   arr(r, A_SPENT),    arr(r, A_ID),
+                                 arr(r, A_TYPE),          arr(r, A_KEY),      arr(r, A_TENANT),
+                                 arr(r, A_SEQ),           arr(r, A_HOLD)};
     return touch(
         r,
         "with gone as (delete from outbox.parked where pipeline = $1 and n = any($2::bigint[]) "
@@ -272,22 +266,22 @@ static enum ob_status bury(struct record *r, struct ob_err *err)
         "insert into outbox.dead as d (pipeline, n, hash, ref, seq, attempts, error, destination, "
         "id, type, key, tenant, event, payload, history, hold, state) select $1, t.n, "
         "coalesce(gone.hash, t.hash), t.ref, t.seq, t.attempts, t.reason, t.destination, t.id, "
-        "t.type, t.key, t.tenant, gone.event, gone.payload, " HISTORY(
-            "coalesce(gone.history, '[]'::jsonb)") ", $14::bool, 'dead' from unnest($2::bigint[], "
-                                                   "$3::bigint[], $4::text[], $5::int[], "
-                                                   "$6::text[], $7::text[], $8::bool[], "
-                                                   "$9::text[], $10::text[], $11::text[], "
-                                                   "$12::text[], $13::bigint[]) as t(n, hash, ref, "
-                                                   "attempts, reason, destination, spent, id, "
-                                                   "type, key, tenant, seq) left join gone on "
-                                                   "gone.n = t.n on conflict (pipeline, n) do "
-                                                   "update set error = excluded.error, attempts = "
-                                                   "excluded.attempts, history = case when "
-                                                   "excluded.history = '[]' then d.history else "
-                                                   "excluded.history end, destination = "
-                                                   "excluded.destination, state = 'dead', at = "
-                                                   "clock_timestamp(), hold = excluded.hold "
-                                                   "returning hash",
+        "t.type, t.key, t.tenant, gone.event, gone.payload, " GONE_HISTORY
+        ", t.hold, 'dead' from unnest($2::bigint[], "
+        "$3::bigint[], $4::text[], $5::int[], "
+        "$6::text[], $7::text[], $8::bool[], "
+        "$9::text[], $10::text[], $11::text[], "
+        "$12::text[], $13::bigint[], $14::bool[]) as t(n, hash, ref, "
+        "attempts, reason, destination, spent, id, "
+        "type, key, tenant, seq, hold) left join gone on "
+        "gone.n = t.n on conflict (pipeline, n) do "
+        "update set error = excluded.error, attempts = "
+        "excluded.attempts, history = case when "
+        "excluded.history = '[]' then d.history else "
+        "excluded.history end, destination = "
+        "excluded.destination, state = 'dead', at = "
+        "clock_timestamp(), hold = excluded.hold "
+        "returning hash",
         p, 14, err);
 }
 

@@ -11,6 +11,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#define PLACE PG_PLACE("$6", "$7", "$8", "$9", "$12")
+
 static uint64_t count_failed(const struct ob_settle *settle)
 {
     uint64_t n = 0;
@@ -39,9 +41,9 @@ static enum ob_status fence(struct ob_source *s, const struct ob_settle *settle,
         &s->sql,
         "update outbox.cursor set settle_no = settle_no + 1, beat = beat + 1, beat_at = "
         "clock_timestamp(), published = published + $4::bigint, failed = failed + $5::bigint, "
-        "lsn = coalesce($10::pg_lsn, lsn), rows_done = coalesce($11::bigint, rows_done), " PG_PLACE(
-            "$6", "$7", "$8", "$9", "$12") " where pipeline = $1 and shard = $2::int and epoch = "
-                                           "$3::bigint returning pg_current_xact_id()",
+        "lsn = coalesce($10::pg_lsn, lsn), rows_done = coalesce($11::bigint, rows_done), " PLACE
+        " where pipeline = $1 and shard = $2::int and epoch = "
+        "$3::bigint returning pg_current_xact_id()",
         p, 12, true, &res, err);
     if (st != OB_OK)
         return st;
