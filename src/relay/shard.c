@@ -112,7 +112,8 @@ static void start_running(struct shard *s)
     }
     s->failures = 0;
     s->last.text[0] = '\0';
-    s->sink_down = s->source_down = s->stuck_said = s->paused = false;
+    s->sink_down = s->source_down = s->paused = false;
+    s->stuck_said = 0;
     s->claim_ready = true;
     s->beat_at = s->scan_at = s->due_at = s->progress_ms = s->now;
     set_phase(s, PHASE_RUNNING);
@@ -182,27 +183,28 @@ static void beat(struct shard *s)
     s->due_at = s->now; /* a person may have retried dead events: one look a second */
 }
 
-/* Names the stage that does not move while there is work. */
+/* Names the stage that does not move while there is work, each stage once until something moves. */
 static void watch(struct shard *s)
 {
+    static const char *const stages[] = {
+        "settle: the source does not take it", "sink: down",
+        "sink: no acknowledgement comes",      "destination: blocked",
+        "submit: the sink takes nothing",
+    };
     struct ob_flow_stats st;
     if (s->now - s->progress_ms < s->conf->stuck_after_ms) {
-        s->stuck_said = false;
+        s->stuck_said = 0;
         return;
     }
     ob_flow_stats(s->flow, &st);
-    if (s->stuck_said || st.in_window == 0 || s->paused)
+    unsigned at = s->source_down ? 0 : st.down ? 1 : st.in_flight ? 2 : st.blocked_dests ? 3 : 4;
+    if ((s->stuck_said & 1u << at) != 0 || st.in_window == 0 || s->paused)
         return;
-    const char *stage = s->source_down     ? "settle: the source does not take it"
-                        : st.down          ? "sink: down"
-                        : st.in_flight     ? "sink: no acknowledgement comes"
-                        : st.blocked_dests ? "destination: blocked"
-                                           : "submit: the sink takes nothing";
-    s->stuck_said = true;
-    ob_log(&s->log, OB_LOG_ERROR, "relay.stuck", OB_KC("stage", stage),
+    s->stuck_said |= 1u << at;
+    ob_log(&s->log, OB_LOG_ERROR, "relay.stuck", OB_KC("stage", stages[at]),
            OB_KI("in_window", st.in_window), OB_KI("in_flight", st.in_flight),
            OB_KI("since_ms", s->now - s->progress_ms),
-           OB_KC("error", st.down ? s->sink_why.text : s->last.text));
+           OB_KC("error", at == 1 ? s->sink_why.text : s->last.text));
 }
 
 static void end_running(struct shard *s, int grace_ms, enum ob_status result)

@@ -81,7 +81,8 @@ struct shard {
     unsigned failures;
     int64_t beat_at, scan_at, due_at, own_at, stop_at, report_at;
     int64_t progress_ms; /* when something last moved */
-    bool claim_ready, paused, stuck_said, sink_down, source_down;
+    bool claim_ready, paused, sink_down, source_down;
+    unsigned stuck_said; /* a bit per stage that was named since something last moved */
     uint64_t reported_delivered, reported_failed, flow_delivered, flow_failed;
     enum ob_status result; /* `once`: how it ended */
     struct ob_err last;    /* why it waits; also the text that was logged last */

@@ -155,6 +155,8 @@ PGconn *session(struct bench *b)
 }
 
 static PGresult *query(PGconn *c, const char *fmt, va_list ap)
+    __attribute__((format(printf, 2, 0)));
+static PGresult *query(PGconn *c, const char *fmt, va_list ap)
 {
     char q[8192];
     vsnprintf(q, sizeof(q), fmt, ap);
