@@ -24,6 +24,7 @@ static const char *type_name(const struct ob_opt *opt)
     case OB_OPT_LIST:
         return "list of text";
     case OB_OPT_NODE:
+    case OB_OPT_GROUP:
         return "section";
     default:
         return "text";

@@ -280,6 +280,23 @@ static void load_default(struct one *o)
     set_node(o, &text);
 }
 
+/* A table in a table. One that is not given has its defaults and is not shown. */
+static void load_group(const struct one *o, const struct ob_node *map,
+                       const struct ob_opt_pos *where)
+{
+    struct ob_loader l = *o->l;
+    const struct ob_opt_part part = {o->opt->group, o->field};
+    if (map) {
+        struct ob_explain_row row = {
+            .kind = OB_EXPLAIN_GROUP, .path = o->path, .key = o->opt->name, .pos = map->pos};
+        row.depth = o->depth;
+        ob_explain_add(l.explain, &row);
+    } else {
+        l.explain = NULL;
+    }
+    ob_load_parts(&l, o->path, o->depth + 1, map, where, &part, 1);
+}
+
 static void load_one(struct ob_loader *l, const char *path, unsigned depth,
                      const struct ob_node *map, const struct ob_opt_pos *where,
                      const struct ob_opt *opt, void *out)
@@ -294,7 +311,9 @@ static void load_one(struct ob_loader *l, const char *path, unsigned depth,
     const struct ob_node *value = given(map, opt->name);
     if ((opt->flags & OB_OPT_SECRET) && load_from_file(&o, map, &value))
         return;
-    if (value) {
+    if (opt->type == OB_OPT_GROUP) {
+        load_group(&o, value, where);
+    } else if (value) {
         o.pos = value->pos;
         set_node(&o, value);
     } else if (opt->flags & OB_OPT_REQUIRED) {

@@ -19,6 +19,7 @@ enum ob_opt_type {
     OB_OPT_LIST,  /* struct ob_opt_list: a sequence of text */
     OB_OPT_NODE,  /* const struct ob_node *: the YAML subtree as it is, checked by its reader */
     OB_OPT_PCT,   /* int64_t percent: 20%, or a factor: 1.5 is 150; within min..max */
+    OB_OPT_GROUP, /* a struct: the rows of `group`, one level down */
 };
 
 enum {
@@ -36,6 +37,7 @@ struct ob_opt {
     const char *choices; /* ENUM: "log|wal|rows" */
     const char *help;    /* one sentence */
     unsigned flags;
+    const struct ob_opt *group; /* GROUP: its table, {0}-terminated */
 };
 
 /* Where a value came from. Columns and lines from 1. */

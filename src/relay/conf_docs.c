@@ -95,6 +95,12 @@ static void put_driver(struct ob_buf *out, const char *kind, const char *name, c
 {
     ob_buf_printf(out, "\n### %s `%s`\n\n%s\n\n", kind, name, summary ? summary : "");
     ob_opt_docs(out, opts);
+    for (; opts && opts->type != OB_OPT_END; opts++) {
+        if (opts->type != OB_OPT_GROUP)
+            continue;
+        ob_buf_printf(out, "\n#### %s `%s`: `%s`\n\n", kind, name, opts->name);
+        ob_opt_docs(out, opts->group);
+    }
 }
 
 /* The tables of a pipeline as one. */

@@ -41,6 +41,11 @@ static const struct ob_opt opts[] = {
      .min = 1,
      .max = 10000,
      .help = "Events of one round trip."},
+    {.type = OB_OPT_GROUP,
+     .name = "mapping",
+     .offset = offsetof(struct pg_conf, mapping),
+     .group = ob_mapping_opts,
+     .help = "A table of your own in place of the native one: which column is what; see below."},
     {0},
 };
 

@@ -18,6 +18,7 @@
 #define OB_SOURCE_POSTGRES_PG_H
 
 #include "core/buf.h"
+#include "event/mapping.h"
 #include "source/admin.h"
 #include "source/postgres/conn.h"
 #include "source/source.h"
@@ -30,6 +31,7 @@ struct pg_conf {
     int64_t poll_max_ms;
     int64_t timeout_ms; /* of one statement */
     int64_t page;
+    struct ob_mapping mapping; /* table NULL: the native one */
 };
 
 struct pg_reader;

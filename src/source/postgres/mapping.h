@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mapping - another system's table, found in the catalog, and the statements that read and mark it.
+ *
+ * A struct ob_mapping (event/mapping.h) says what the config file says; a struct pg_map is that
+ * table as it is: every column exists and has a type that fits its role. Statements are built once,
+ * identifiers and values quoted; the table has the alias t. */
+#ifndef OB_SOURCE_POSTGRES_MAPPING_H
+#define OB_SOURCE_POSTGRES_MAPPING_H
+
+#include "event/event.h"
+#include "event/mapping.h"
+#include "source/postgres/conn.h"
+
+enum pg_kind {
+    PG_KIND_TEXT,
+    PG_KIND_INT,
+    PG_KIND_NUMBER, /* numeric, float */
+    PG_KIND_BOOL,
+    PG_KIND_TIME,
+    PG_KIND_JSON,
+    PG_KIND_BYTES,
+    PG_KIND_UUID,
+    PG_KIND_ENUM,
+    PG_KIND_OTHER
+};
+
+struct pg_column {
+    const char *name;  /* as in the catalog */
+    const char *ident; /* "name" */
+    const char *type;  /* as format_type() writes it */
+    enum pg_kind kind;
+    bool not_null, has_default;
+};
+
+enum pg_map_sql {
+    PG_MAP_IDS,       /* $1 limit: ids of what may be published, in order */
+    PG_MAP_IDS_NEXT,  /* $1 limit, $2 the last id: the next ones, in the same snapshot */
+    PG_MAP_SIDE,      /* the same two where rows are parked or dead: and whether it was dead */
+    PG_MAP_SIDE_NEXT, /* */
+    PG_MAP_FETCH,     /* $1 ids; where rows are claimed also $2 shard, $3 epoch: whole events */
+    PG_MAP_PAYLOAD,   /* $1 id: of one */
+    PG_MAP_DONE,      /* $1 ids */
+    PG_MAP_RETRY,     /* $1 ids, $2 reasons; "" if nothing is shown */
+    PG_MAP_BACK,      /* $1 ids: claimed no more; "" if claims are not shown */
+    PG_MAP_AGAIN,     /* $1 ids: claimed (again), or for longer; "" likewise */
+    PG_MAP_DEAD,      /* $1 ids, $2 reasons, $3 failed too often (bool[]); "" likewise */
+    PG_MAP_RELEASE,   /* $1 ids as text: dead no more; "" likewise */
+    PG_MAP_PENDING,   /* $1 limit: how many, at least; age of the oldest in ms */
+    PG_MAP_SQL_N
+};
+
+/* Columns of PG_MAP_FETCH, in binary; those of `more` follow. */
+enum pg_map_field {
+    PG_F_PLACE, /* bigint, from 1: of the id in $1 */
+    PG_F_ID,
+    PG_F_SEQ,
+    PG_F_TYPE,
+    PG_F_AGGREGATE_TYPE,
+    PG_F_AGGREGATE_ID,
+    PG_F_KEY,
+    PG_F_TENANT,
+    PG_F_TOPIC,
+    PG_F_STREAM,
+    PG_F_PAYLOAD, /* NULL when it is large: then PG_MAP_PAYLOAD */
+    PG_F_SIZE,    /* int; NULL: no payload */
+    PG_F_HEADERS,
+    PG_F_METADATA,
+    PG_F_ENTITY_VERSION,
+    PG_F_SCHEMA_VERSION,
+    PG_F_CREATED, /* timestamp(tz) */
+    PG_F_ATTEMPTS,
+    PG_F_MAX_ATTEMPTS,
+    PG_F_N
+};
+
+struct pg_map {
+    struct ob_arena *arena; /* has everything below, and this */
+    const struct ob_mapping *conf;
+    const char *pipeline; /* quoted, as all of these are */
+    const char *owner;
+    const char *table; /* "schema"."table" */
+    int64_t oid;
+    bool partitioned, row_security;
+    struct pg_column *columns; /* all of them */
+    size_t n_columns;
+    const struct pg_column *col[OB_MAP_N]; /* NULL: not mapped */
+    const struct pg_column **more;         /* for ${col:name} */
+    size_t n_more;
+    enum ob_payload_kind payload_kind;
+    /* Chosen values of the status column, quoted; NULL: none. */
+    const char *v_pending, *v_claimed, *v_done, *v_failed;
+    /* Conditions on t. */
+    const char *pending;  /* its columns say that it waits */
+    const char *ready;    /* or is claimed by nobody else: may be published by us */
+    const char *ours;     /* may be marked by us */
+    const char *released; /* of a dead row that is ready: it was released; "false": never */
+    bool dead_hides;      /* a dead row is not pending by its columns */
+    bool claims;          /* claims are shown in the table */
+    const char *order;    /* ORDER BY list */
+    const char *sql[PG_MAP_SQL_N];
+};
+
+/* What does not need the server to be seen. OB_FATAL with the option's name. */
+enum ob_status ob_pg_map_check(const struct ob_mapping *conf, struct ob_err *err) OB_MUST_CHECK;
+/* Finds the table. OB_FATAL: it is missing, a view, fed by a subscription, without a key, or a
+ * column is missing or of a wrong type. pipeline, owner: whose rows; owner may be NULL if nothing
+ * is claimed. The map keeps conf. */
+enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *conf,
+                              const char *pipeline, const char *owner, struct pg_map **out,
+                              struct ob_err *err) OB_MUST_CHECK;
+void ob_pg_map_close(struct pg_map *map);
+
+/* Fills ev from a row of PG_MAP_FETCH. Slices point into the result; columns for templates are made
+ * in the arena. False: no memory. */
+bool ob_pg_map_event(const struct pg_map *map, const PGresult *res, int row, struct ob_arena *arena,
+                     struct ob_event *ev) OB_MUST_CHECK;
+/* Has it a payload that is not in the row? */
+bool ob_pg_map_event_big(const PGresult *res, int row);
+
+/* mapping_sql.c, for ob_pg_map_open(). False: no memory. */
+bool ob_pg_map_build(struct pg_map *map) OB_MUST_CHECK;
+/* Text in single quotes, in the arena. NULL: no memory. */
+const char *ob_pg_literal(struct ob_arena *arena, const char *text);
+
+#endif
