@@ -113,8 +113,7 @@ enum ob_status ob__shard_init(struct shard *s, struct ob_relay *relay,
     s->rand.state = (uint64_t)ob_clock_wall_us(s->clock) ^ ((uint64_t)getpid() << 32) ^ no;
     char host[64] = "localhost";
     gethostname(host, sizeof(host) - 1);
-    snprintf(s->owner, sizeof(s->owner), "%s:%d:%08x", host, (int)getpid(),
-             (unsigned)(ob_rand_next(&s->rand) & 0xffffffffu));
+    snprintf(s->owner, sizeof(s->owner), "%s:%d:%08x", host, (int)getpid(), relay->id);
     size_t w = s->window;
     s->entries = calloc(w, sizeof(*s->entries));
     s->claimed = calloc(w, sizeof(*s->claimed));

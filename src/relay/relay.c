@@ -31,6 +31,9 @@ enum ob_status ob_relay_new(const struct ob_config *config, const struct ob_rela
         r->opts.clock = &ob_clock_system;
     if (!r->opts.log)
         r->opts.log = &no_log;
+    struct ob_rand rand = {.state = (uint64_t)ob_clock_wall_us(r->opts.clock) ^
+                                    ((uint64_t)getpid() << 32)};
+    r->id = (unsigned)(ob_rand_next(&rand) & 0xffffffffu);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     size_t n = 0;
     for (size_t p = 0; p < config->n; p++)

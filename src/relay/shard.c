@@ -9,6 +9,11 @@
 
 static const struct ob_backoff reopen = {
     .first_ms = 200, .factor_pct = 200, .max_ms = 10000, .jitter_pct = 20};
+/* A session that was there comes back sooner than something that was never right. */
+static const struct ob_backoff reconnect = {
+    .first_ms = 200, .factor_pct = 200, .max_ms = 3000, .jitter_pct = 20};
+
+#define AGAIN_MS 10000 /* what happens again within this time is the same trouble */
 
 void ob__shard_stage(struct shard *s, const char *stage)
 {
@@ -21,12 +26,30 @@ static void set_phase(struct shard *s, enum shard_phase phase)
     atomic_store(&s->phase_seen, (int)phase);
 }
 
+/* Was this said already since all was well? Two texts that take turns are no news either. */
+static bool said_before(struct shard *s, const char *event, const char *text)
+{
+    uint64_t hash = ob_hash64(text, strlen(text)) ^ ob_hash64(event, strlen(event));
+    size_t n = sizeof(s->said) / sizeof(s->said[0]);
+    for (size_t i = 0; i < n && i < s->n_said; i++)
+        if (s->said[i] == hash)
+            return true;
+    s->said[s->n_said++ % n] = hash;
+    return false;
+}
+
+static void all_well(struct shard *s)
+{
+    s->last.text[0] = '\0';
+    s->n_said = 0;
+}
+
 /* A failure that repeats is said once; a new text is said again. */
 static void say_once(struct shard *s, const char *event, const struct ob_err *err)
 {
-    if (strcmp(s->last.text, err->text) == 0)
-        return;
     s->last = *err;
+    if (said_before(s, event, err->text))
+        return;
     ob_log(&s->log, err->status == OB_AGAIN ? OB_LOG_INFO : OB_LOG_ERROR, event,
            OB_KC("error", err->text));
 }
@@ -50,18 +73,29 @@ void ob__shard_source_fine(struct shard *s)
         return;
     s->source_down = false;
     s->failures = 0;
-    s->last.text[0] = '\0';
+    all_well(s);
     ob_log(&s->log, OB_LOG_INFO, "source.up", OB_KC("source", s->conf->source->name));
 }
 
-void ob__shard_fenced(struct shard *s, const struct ob_err *why)
+/* Back to standing by; whoever is next starts with what is recorded. */
+static void give_up(struct shard *s, int64_t wait_ms)
 {
-    ob_log(&s->log, OB_LOG_WARN, "relay.fenced", OB_KC("error", why->text));
     ob__shard_close_sink(s, 0);
     ob__shard_forget(s);
     s->conf->source->disown(s->source);
-    s->own_at = s->now + 1000;
+    s->yielding = false;
+    s->own_at = s->now + wait_ms;
     set_phase(s, PHASE_STANDBY);
+}
+
+/* Sessions that are ended twice a second are one trouble and not a hundred lines. */
+void ob__shard_fenced(struct shard *s, const struct ob_err *why)
+{
+    bool again = s->fenced_ms > 0 && s->now - s->fenced_ms < AGAIN_MS;
+    bool said = said_before(s, "relay.fenced", why->text) && again;
+    ob_log(&s->log, said ? OB_LOG_DEBUG : OB_LOG_WARN, "relay.fenced", OB_KC("error", why->text));
+    s->fenced_ms = s->now;
+    give_up(s, again ? 1000 : 100);
 }
 
 /* ---- phases ---- */
@@ -110,14 +144,17 @@ static void start_running(struct shard *s)
         s->own_at = s->retry_at;
         return;
     }
+    bool again = s->fenced_ms > 0 && s->now - s->fenced_ms < AGAIN_MS;
     s->failures = 0;
-    s->last.text[0] = '\0';
-    s->sink_down = s->source_down = s->paused = false;
+    if (!again)
+        all_well(s);
+    s->sink_down = s->source_down = s->paused = s->yielding = false;
     s->stuck_said = 0;
     s->claim_ready = true;
     s->beat_at = s->scan_at = s->due_at = s->progress_ms = s->now;
     set_phase(s, PHASE_RUNNING);
-    ob_log(&s->log, OB_LOG_INFO, "relay.start", OB_KC("source", s->conf->source->name),
+    ob_log(&s->log, again && said_before(s, "relay.start", "") ? OB_LOG_DEBUG : OB_LOG_INFO,
+           "relay.start", OB_KC("source", s->conf->source->name),
            OB_KC("sink", s->conf->sink->name), OB_KC("owner", s->owner));
 }
 
@@ -133,8 +170,11 @@ static void phase_standby(struct shard *s)
         return;
     }
     err.status = st;
+    if (st == OB_AGAIN && s->failures > 0)
+        all_well(s);
     say_once(s, st == OB_AGAIN ? "relay.standby" : "source.own", &err);
-    s->own_at = s->now + (st == OB_AGAIN ? 500 : 1000);
+    s->failures = st == OB_AGAIN ? 0 : s->failures + 1;
+    s->own_at = s->now + (st == OB_AGAIN ? 500 : ob_backoff_ms(&reconnect, s->failures, &s->rand));
     if (st == OB_FATAL) { /* reopen from the start: the file may be another one by then */
         ob__shard_close_source(s);
         if (s->relay->opts.once)
@@ -147,7 +187,7 @@ static void phase_standby(struct shard *s)
 
 static const char *state_name(const struct shard *s)
 {
-    if (atomic_load(&s->stop))
+    if (atomic_load(&s->stop) || s->yielding)
         return "draining";
     return s->paused ? "paused" : s->sink_down ? "down" : "running";
 }
@@ -170,9 +210,15 @@ static void beat(struct shard *s)
         ob__shard_fenced(s, &err);
         return;
     }
-    if (got != OB_OK) {
+    if (got != OB_OK && got != OB_AGAIN) {
         ob__shard_source_failed(s, &err);
         return;
+    }
+    if (got == OB_AGAIN && !s->yielding) {
+        s->yielding = true;
+        s->yield_at = s->now + s->conf->grace_ms;
+        ob_log(&s->log, OB_LOG_INFO, "relay.yield", OB_KI("in_flight", st.in_flight),
+               OB_KC("error", err.text));
     }
     if (paused != s->paused) {
         s->beat_at = s->now; /* tells the new state */
@@ -276,6 +322,10 @@ static void check_once(struct shard *s)
 static void phase_running(struct shard *s)
 {
     bool stopping = atomic_load(&s->stop) > 0, reloading = atomic_load(&s->reload) != NULL;
+    if (s->yielding && !stopping && (quiet(s) || s->now >= s->yield_at)) {
+        give_up(s, 1000);
+        return;
+    }
     if (s->now >= s->beat_at)
         beat(s);
     if (s->phase != PHASE_RUNNING)
@@ -287,7 +337,7 @@ static void phase_running(struct shard *s)
     if (s->phase != PHASE_RUNNING)
         return;
     ob__shard_collect(s);
-    if (!stopping && !reloading && !s->paused) {
+    if (!stopping && !reloading && !s->paused && !s->yielding) {
         if (!s->source_down || s->now >= s->retry_at) {
             if (s->now >= s->scan_at)
                 ob__shard_scan(s);
@@ -298,7 +348,7 @@ static void phase_running(struct shard *s)
         if (s->phase != PHASE_RUNNING)
             return;
         ob__shard_submit(s);
-    } else if (reloading && !stopping && quiet(s)) {
+    } else if (reloading && !stopping && !s->yielding && quiet(s)) {
         take_routes(s);
     }
     ob__shard_report(s);
@@ -315,7 +365,7 @@ static int64_t earlier(int64_t a, int64_t b)
 
 static bool wants_claim(const struct shard *s)
 {
-    return !s->paused && !atomic_load(&s->stop) && !atomic_load(&s->reload) &&
+    return !s->paused && !s->yielding && !atomic_load(&s->stop) && !atomic_load(&s->reload) &&
            ob_flow_room(s->flow, NULL) > 0 && s->pinned <= 2 * (size_t)s->conf->window_bytes;
 }
 
@@ -329,7 +379,7 @@ static int64_t running_wake(const struct shard *s)
         at = s->claim_ready ? s->now : earlier(at, s->conf->source->wake_at(s->source));
     if (!s->source_down && !s->paused && ob_flow_drain_room(s->flow) > 0)
         at = earlier(at, earlier(s->due_at, s->scan_at));
-    if (atomic_load(&s->stop) || atomic_load(&s->reload) || s->relay->opts.once)
+    if (atomic_load(&s->stop) || atomic_load(&s->reload) || s->relay->opts.once || s->yielding)
         at = earlier(at, s->now + 20);
     return at;
 }

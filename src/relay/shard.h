@@ -79,10 +79,14 @@ struct shard {
     int64_t wall_us;  /* at the last poll of the sink */
     int64_t retry_at; /* opening, or a source that is down */
     unsigned failures;
-    int64_t beat_at, scan_at, due_at, own_at, stop_at, report_at;
+    int64_t beat_at, scan_at, due_at, own_at, stop_at, yield_at, report_at;
     int64_t progress_ms; /* when something last moved */
     bool claim_ready, paused, sink_down, source_down;
     unsigned stuck_said; /* a bit per stage that was named since something last moved */
+    bool yielding;     /* another process waits for this shard: no new work, then it is given up */
+    int64_t fenced_ms; /* when it last was; 0: never */
+    uint64_t said[8];  /* hashes of the failures that were logged last */
+    size_t n_said;
     uint64_t reported_delivered, reported_failed, flow_delivered, flow_failed;
     enum ob_status result; /* `once`: how it ended */
     struct ob_err last;    /* why it waits; also the text that was logged last */
@@ -134,6 +138,7 @@ struct ob_relay {
     struct ob_relay_opts opts;
     struct shard *shards;
     size_t n;
+    unsigned id; /* random; with host and pid it names this process */
     int wake_fd;
     _Atomic int stop;
     _Atomic int ended; /* threads that are over */

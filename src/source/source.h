@@ -64,7 +64,8 @@ struct ob_source_driver {
      * is (err tells who): stand by. */
     enum ob_status (*own)(struct ob_source *s, struct ob_err *err);
     /* Says that the owner lives and reads `paused`; called about once a second while owner, also
-     * when the sink is down or the shard idle. OB_FENCED: lost. */
+     * when the sink is down or the shard idle. OB_FENCED: lost. OB_AGAIN: still the owner, but
+     * another process waits for its share: settle what is in flight, then disown(). */
     enum ob_status (*beat)(struct ob_source *s, const struct ob_beat *beat, bool *paused,
                            struct ob_err *err);
     /* Gives the shard to whoever waits. Settle first. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conn - one libpq connection with deadlines. */
+/* conn - one libpq connection with deadlines: statements, failures, values. dial.c makes it. */
 #include "source/postgres/conn.h"
 
 #include "core/buf.h"
@@ -8,7 +8,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define EPOCH_2000_US 946684800000000LL
@@ -43,7 +42,7 @@ static const struct {
     {"54", OB_REJECT},   /* too large */
 };
 
-static void trim(char *text)
+void ob_pg_one_line(char *text)
 {
     size_t n = strlen(text);
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
@@ -77,7 +76,7 @@ enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const
     ob_err_set(err, st, "%s: %s%s%s%s%s%s", what, message, *state ? " (SQLSTATE " : "", state,
                *state ? ")" : "", hint ? "; " : "", hint ? hint : "");
     if (err)
-        trim(err->text);
+        ob_pg_one_line(err->text);
     return st;
 }
 
@@ -93,7 +92,7 @@ int ob_pg_fd(const struct pg_conn *conn)
     return conn->c ? PQsocket(conn->c) : -1;
 }
 
-static bool wait_socket(const struct pg_conn *conn, short events, int64_t deadline_ms)
+bool ob_pg_wait_socket(const struct pg_conn *conn, short events, int64_t deadline_ms)
 {
     for (;;) {
         int64_t left = deadline_ms - ob_clock_mono_ms(conn->clock);
@@ -116,7 +115,7 @@ enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms, struct ob_e
             break;
         if (left == 0 && !PQisBusy(conn->c))
             return OB_OK;
-        if (!wait_socket(conn, left > 0 ? POLLIN | POLLOUT : POLLIN, deadline_ms)) {
+        if (!ob_pg_wait_socket(conn, left > 0 ? POLLIN | POLLOUT : POLLIN, deadline_ms)) {
             ob_err_set(err, OB_DOWN, "no answer from the server within %lld ms",
                        (long long)conn->timeout_ms);
             ob_pg_close(conn);
@@ -214,100 +213,6 @@ void ob_pg_rollback(struct pg_conn *conn)
     if (conn->c && PQtransactionStatus(conn->c) != PQTRANS_IDLE &&
         ob_pg_exec(conn, "rollback", &err) != OB_OK)
         ob_pg_close(conn);
-}
-
-/* ---- connecting ---- */
-
-static enum ob_status poll_connect(struct pg_conn *conn, struct ob_err *err)
-{
-    int64_t deadline = ob_clock_mono_ms(conn->clock) + conn->timeout_ms;
-    PostgresPollingStatusType p = PGRES_POLLING_WRITING;
-    while (p != PGRES_POLLING_OK && p != PGRES_POLLING_FAILED) {
-        if (!wait_socket(conn, p == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline))
-            return ob_err_set(err, OB_DOWN, "connecting: no answer within %lld ms",
-                              (long long)conn->timeout_ms);
-        p = PQconnectPoll(conn->c);
-    }
-    if (p == PGRES_POLLING_OK)
-        return OB_OK;
-    ob_err_set(err, OB_DOWN, "connecting: %s", PQerrorMessage(conn->c));
-    trim(err->text);
-    return OB_DOWN;
-}
-
-/* Two transactions of one session must reach one backend: else locks and prepared state are
- * somebody else's. */
-static enum ob_status check_pooler(struct pg_conn *conn, struct ob_err *err)
-{
-    PGresult *a = NULL, *b = NULL;
-    enum ob_status st =
-        ob_pg_query(conn, "select set_config('outbox.probe', pg_backend_pid()::text, false)", NULL,
-                    0, false, &a, err);
-    if (st == OB_OK)
-        st = ob_pg_query(conn,
-                         "select current_setting('outbox.probe', true), pg_backend_pid()::text",
-                         NULL, 0, false, &b, err);
-    if (st == OB_OK && (strcmp(PQgetvalue(a, 0, 0), PQgetvalue(b, 0, 0)) != 0 ||
-                        strcmp(PQgetvalue(b, 0, 0), PQgetvalue(b, 0, 1)) != 0 ||
-                        atoi(PQgetvalue(b, 0, 1)) != PQbackendPID(conn->c)))
-        st = ob_err_set(err, OB_FATAL,
-                        "a pooler in transaction mode stands before the server; the relay needs a "
-                        "session of its own: "
-                        "connect to PostgreSQL directly, or to a pool in session mode");
-    PQclear(a);
-    PQclear(b);
-    return st;
-}
-
-enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name,
-                             bool replication, const struct ob_clock *clock, int64_t timeout_ms,
-                             struct ob_err *err)
-{
-    /* dbname first: it may be a whole connection string; what stands behind it wins over what it
-     * says. */
-    const char *keys[] = {"dbname",
-                          "fallback_application_name",
-                          "keepalives",
-                          "keepalives_idle",
-                          "keepalives_interval",
-                          "keepalives_count",
-                          "tcp_user_timeout",
-                          "client_encoding",
-                          replication ? "replication" : NULL,
-                          NULL};
-    const char *values[] = {
-        dsn, name, "1", "3", "1", "3", "6000", "UTF8", replication ? "database" : NULL, NULL};
-    conn->clock = clock;
-    conn->timeout_ms = timeout_ms;
-    conn->c = PQconnectStartParams(keys, values, 1);
-    enum ob_status st = OB_OK;
-    if (!conn->c)
-        return ob_err_set(err, OB_DOWN, "no memory for a connection");
-    if (PQstatus(conn->c) == CONNECTION_BAD) {
-        st = ob_err_set(err, OB_FATAL, "dsn: %s", PQerrorMessage(conn->c));
-        trim(err->text);
-    }
-    if (st == OB_OK)
-        st = poll_connect(conn, err);
-    if (st == OB_OK && PQsetnonblocking(conn->c, 1) != 0)
-        st = ob_err_set(err, OB_DOWN, "connection: cannot be made non-blocking");
-    if (st == OB_OK && PQserverVersion(conn->c) < 130000)
-        st = ob_err_set(err, OB_FATAL, "PostgreSQL %d is too old: 13 or later is needed",
-                        PQserverVersion(conn->c));
-    if (st == OB_OK && !replication)
-        st = ob_pg_exec(
-            conn,
-            "set time zone 'UTC'; set search_path = pg_catalog; set datestyle = iso; set "
-            "statement_timeout = 0; set idle_in_transaction_session_timeout = 0; "
-            "set lock_timeout = 5000; set tcp_keepalives_idle = 3; set tcp_keepalives_interval = "
-            "1; "
-            "set tcp_keepalives_count = 3; set tcp_user_timeout = 6000; set extra_float_digits = 1",
-            err);
-    if (st == OB_OK && !replication)
-        st = check_pooler(conn, err);
-    if (st != OB_OK)
-        ob_pg_close(conn);
-    return st;
 }
 
 /* ---- values ---- */

@@ -11,6 +11,7 @@
 #include "core/str.h"
 
 #include <libpq-fe.h>
+#include <stdbool.h>
 
 struct pg_conn {
     PGconn *c; /* NULL: not connected */
@@ -31,13 +32,18 @@ struct pg_param {
 #define PG_NULL ((struct pg_param){0})
 #define PG_MAX_PARAMS 24
 
-/* Connects, with keepalives on both sides, and settles the session: time zone UTC, search_path
- * empty, no idle time-outs. replication: a walsender for logical decoding. OB_DOWN: not reachable;
- * OB_FATAL: refused (password, pgbouncer in transaction mode, a server that is too old), with the
- * fix. */
+/* Connects (dial.c): each host of the connection string in turn, with keepalives on both sides; TLS
+ * that is verified unless the server is on this machine or the string says otherwise. Then settles
+ * the session: time zone UTC, search_path empty, no time-outs of a role but ours. replication: a
+ * walsender for logical decoding. OB_DOWN: not reachable, or refused (password, certificate);
+ * OB_FATAL: it never will do (a bad string, a pooler in transaction mode, a server that is too
+ * old). The text has the way out and never a secret. */
 enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name,
                              bool replication, const struct ob_clock *clock, int64_t timeout_ms,
                              struct ob_err *err) OB_MUST_CHECK;
+/* NULL: nobody can listen to or stand in for the server. Else what the connection string gave up.
+ */
+const char *ob_pg_weak_tls(const struct pg_conn *conn);
 void ob_pg_close(struct pg_conn *conn);
 /* PQsocket, or -1. */
 int ob_pg_fd(const struct pg_conn *conn);
@@ -56,10 +62,13 @@ void ob_pg_rollback(struct pg_conn *conn);
  * is gone or late; the connection is closed. */
 enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms,
                           struct ob_err *err) OB_MUST_CHECK;
+/* poll(2) on the socket until the deadline (mono ms). */
+bool ob_pg_wait_socket(const struct pg_conn *conn, short events, int64_t deadline_ms);
 /* Sets err from a failed result (res NULL: from the connection) and says what to do, by SQLSTATE.
  */
 enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what,
                           struct ob_err *err);
+void ob_pg_one_line(char *text); /* libpq's messages have several */
 /* SQLSTATE of a result, "" if none. */
 const char *ob_pg_state(const PGresult *res);
 

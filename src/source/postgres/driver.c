@@ -91,6 +91,9 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
         pg_close(s);
         return st;
     }
+    const char *weak = s->shard == 0 ? ob_pg_weak_tls(&s->sql) : NULL;
+    if (weak)
+        ob_log(s->log, OB_LOG_WARN, "source.tls", OB_KC("error", weak));
     *caps = (struct ob_source_caps){
         .log = s->reader->log, .settle_every_ms = 20, .page = (size_t)c->page};
     *out = s;

@@ -40,7 +40,7 @@ enum ob_status ob_pg_owned(struct ob_source *s, struct ob_err *err)
                       "the session with the server was lost, and the shard's lock with it");
 }
 
-static void lock_key(const struct ob_source *s, unsigned shard, char out[24])
+void ob_pg_lock_key(const struct ob_source *s, unsigned shard, char out[24])
 {
     char name[160];
     int n = snprintf(name, sizeof(name), "outbox/%.120s/%u", s->pipeline, shard);
@@ -54,21 +54,44 @@ static void number(char out[12], unsigned v)
 
 /* ---- locks ---- */
 
-/* The same backend that wrote the row, not a newcomer with its number. */
-static void terminate(struct ob_source *s, unsigned shard, int64_t pid, int64_t quiet)
+/* The backend that was seen to hold the lock, not a newcomer with its number. */
+static void terminate(struct ob_source *s, int64_t pid, int64_t quiet)
 {
-    char text[24], no[12];
+    char text[24], start[24];
     struct ob_err why;
     snprintf(text, sizeof(text), "%" PRId64, pid);
-    number(no, shard);
-    const struct pg_param p[] = {PG_TEXT(text), PG_TEXT(s->pipeline), PG_TEXT(no)};
+    snprintf(start, sizeof(start), "%" PRId64, s->seen_start);
+    const struct pg_param p[] = {PG_TEXT(text), PG_TEXT(start)};
     ob_log(s->log, OB_LOG_WARN, "owner.terminate", OB_KI("backend", pid), OB_KI("quiet_ms", quiet));
     if (ob_pg_query(&s->sql,
-                    "select pg_terminate_backend(a.pid) from pg_stat_activity a join outbox.cursor "
-                    "c on c.backend_pid = a.pid and c.backend_start = a.backend_start where a.pid "
-                    "= $1::int and c.pipeline = $2 and c.shard = $3::int",
-                    p, 3, false, NULL, &why) != OB_OK)
+                    "select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid = "
+                    "$1::int and (extract(epoch from a.backend_start) * 1000000)::bigint = "
+                    "$2::bigint",
+                    p, 2, false, NULL, &why) != OB_OK)
         ob_log(s->log, OB_LOG_ERROR, "owner.terminate", OB_KC("error", why.text));
+}
+
+/* What is known of the holder of a lock. */
+struct holder {
+    int64_t epoch, beat, pid, start;
+    bool busy; /* not in the cursor row yet, and at work: it may adopt a big table */
+};
+
+/* For how long has nothing been heard of it? On our own clock, from the first of looks that all saw
+ * the same. */
+static int64_t quiet_for(struct ob_source *s, unsigned shard, const struct holder *h)
+{
+    int64_t now = ob_clock_mono_ms(s->clock);
+    if (!s->seen || h->busy || shard != s->seen_shard || h->epoch != s->seen_epoch ||
+        h->beat != s->seen_beat || h->start != s->seen_start) {
+        s->seen = true;
+        s->seen_shard = shard;
+        s->seen_epoch = h->epoch;
+        s->seen_beat = h->beat;
+        s->seen_start = h->start;
+        s->seen_ms = now;
+    }
+    return now - s->seen_ms;
 }
 
 /* Somebody else has the lock: who, and does he live? */
@@ -81,37 +104,38 @@ static enum ob_status look_at_owner(struct ob_source *s, unsigned shard, const c
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(no), PG_TEXT(key)};
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "select c.owner, c.epoch, c.beat, l.pid, coalesce(host(a.client_addr), 'local') "
+        "select c.owner, coalesce(c.epoch, 0), coalesce(c.beat, 0), l.pid, "
+        "coalesce(host(a.client_addr), 'local'), coalesce((extract(epoch from a.backend_start) * "
+        "1000000)::bigint, 0), coalesce(c.backend_pid = l.pid and c.backend_start = "
+        "a.backend_start, false) or coalesce(a.state, 'active') <> 'active' "
         "from (select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 1 "
         "and database = (select oid from pg_database where datname = current_database()) and "
         "(classid::bigint << 32 | objid::bigint) = $3::bigint limit 1) l "
         "left join outbox.cursor c on c.pipeline = $1 and c.shard = $2::int "
         "left join pg_stat_activity a on a.pid = l.pid",
         p, 3, true, &res, err);
-    if (st != OB_OK)
+    if (st != OB_OK) {
+        s->seen = false; /* who cannot look cannot tell for how long nothing moved */
         return st;
+    }
     if (PQntuples(res) == 0) {
         PQclear(res);
         return ob_err_set(err, OB_AGAIN, "the lock of shard %u was just given back", shard);
     }
-    int64_t epoch = ob_pg_null(res, 0, 1) ? 0 : ob_pg_i64(res, 0, 1);
-    int64_t beat = ob_pg_null(res, 0, 2) ? 0 : ob_pg_i64(res, 0, 2);
-    int64_t now = ob_clock_mono_ms(s->clock), pid = ob_pg_i64(res, 0, 3);
+    struct holder h = {.epoch = ob_pg_i64(res, 0, 1),
+                       .beat = ob_pg_i64(res, 0, 2),
+                       .pid = ob_pg_i64(res, 0, 3),
+                       .start = ob_pg_i64(res, 0, 5),
+                       .busy = !ob_pg_bool(res, 0, 6)};
     struct ob_str owner = ob_pg_str(res, 0, 0), host = ob_pg_str(res, 0, 4);
-    if (!s->seen || shard != s->seen_shard || epoch != s->seen_epoch || beat != s->seen_beat) {
-        s->seen = true;
-        s->seen_shard = shard;
-        s->seen_epoch = epoch;
-        s->seen_beat = beat;
-        s->seen_ms = now;
-    }
-    int64_t quiet = now - s->seen_ms;
+    int64_t quiet = quiet_for(s, shard, &h);
     st = ob_err_set(err, OB_AGAIN, "shard %u is owned by %.*s (backend %" PRId64 ", %.*s)", shard,
-                    OB_STR_ARG(owner), pid, OB_STR_ARG(host));
+                    OB_STR_ARG(owner), h.pid, OB_STR_ARG(host));
     PQclear(res);
     if (quiet >= STALE_MS) {
-        terminate(s, shard, pid, quiet);
-        s->seen_ms = now - STALE_MS + 1000; /* again in a second, if it is still there */
+        terminate(s, h.pid, quiet);
+        /* again in a second, if it is still there */
+        s->seen_ms = ob_clock_mono_ms(s->clock) - STALE_MS + 1000;
     }
     return st;
 }
@@ -120,7 +144,7 @@ static void unlock(struct ob_source *s, unsigned shard)
 {
     char key[24];
     struct ob_err ignored;
-    lock_key(s, shard, key);
+    ob_pg_lock_key(s, shard, key);
     const struct pg_param p[] = {PG_TEXT(key)};
     if (s->sql.c && ob_pg_query(&s->sql, "select pg_advisory_unlock($1::bigint)", p, 1, false, NULL,
                                 &ignored) != OB_OK)
@@ -131,7 +155,7 @@ static enum ob_status lock(struct ob_source *s, unsigned shard, struct ob_err *e
 {
     char key[24];
     PGresult *res = NULL;
-    lock_key(s, shard, key);
+    ob_pg_lock_key(s, shard, key);
     const struct pg_param p[] = {PG_TEXT(key)};
     enum ob_status st =
         ob_pg_query(&s->sql, "select pg_try_advisory_lock($1::bigint)", p, 1, true, &res, err);
@@ -301,6 +325,7 @@ static enum ob_status connect_again(struct ob_source *s, struct ob_err *err)
     if (s->sql.c && PQstatus(s->sql.c) == CONNECTION_OK)
         return OB_OK;
     ob_pg_close(&s->sql);
+    s->joined = s->seen = false;
     enum ob_status st =
         ob_pg_connect(&s->sql, s->conf->dsn, "outbox", false, s->clock, s->conf->timeout_ms, err);
     if (st == OB_OK)
@@ -316,6 +341,8 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
     enum ob_status st = connect_again(s, err);
     if (st == OB_OK)
         st = old_shards(s, &old, err);
+    if (st == OB_OK && (old == 0 || old == s->shards))
+        st = ob_pg_share(s, err);
     if (st != OB_OK)
         return st;
     st = lock_all(s, old, &held, err);
@@ -335,6 +362,7 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
     }
     s->owned = true;
     s->seen = false;
+    s->share_at = 0;
     s->maintain_at = 0;
     return OB_OK;
 }
@@ -383,14 +411,19 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
         &s->sql,
         "update outbox.cursor set beat = beat + 1, beat_at = clock_timestamp(), state = $4, "
         "in_flight = $5::bigint, " PLACE " where pipeline = $1 and shard = $2::int and epoch = "
-        "$3::bigint returning pg_current_xact_id(), (select "
-        "paused from outbox.pipeline where name = $1)",
+        "$3::bigint returning pg_current_xact_id(), (select paused from outbox.pipeline where name "
+        "= $1), pg_backend_pid() = backend_pid",
         p, 10, true, &res, err);
     if (st != OB_OK)
         return ob_pg_owned(s, &(struct ob_err){0}) == OB_OK ? st : OB_FENCED;
     if (PQntuples(res) == 0) {
         st = ob_err_set(err, OB_FENCED, "another owner took over");
         ob_pg_lost(s);
+    } else if (!ob_pg_bool(res, 0, 2)) { /* the lock is another backend's */
+        st = ob_err_set(err, OB_FENCED,
+                        "the session has got another backend: a pooler in transaction mode?");
+        ob_pg_lost(s);
+        ob_pg_close(&s->sql);
     } else {
         ob_pg_fence_note(s, (uint64_t)ob_pg_i64(res, 0, 0));
         *paused = !ob_pg_null(res, 0, 1) && ob_pg_bool(res, 0, 1);
@@ -400,6 +433,8 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
     PQclear(res);
     if (st == OB_OK)
         maintain(s);
+    if (st == OB_OK && ob_pg_share_over(s))
+        st = ob_err_set(err, OB_AGAIN, "another process takes its share of the shards");
     return st;
 }
 

@@ -3,6 +3,7 @@
  *
  *     driver.c  options, open, close          own.c      lock, epoch, beat, take-over
  *     conn.c    a connection with deadlines   settle.c   the one transaction, with the fence first
+ *     dial.c    hosts, TLS, poolers           share.c    which shards a process takes
  *     record.c  parked and dead rows          parked.c   held, drain, blocked
  *     log.c     mode log: handing out         round.c    its statements: one look at the table
  *     snap.c    snapshots, places, the ring   past.c     a changed number of shards
@@ -75,7 +76,10 @@ struct ob_source {
     /* what a stand-by saw of the owner */
     bool seen;
     unsigned seen_shard;
-    int64_t seen_epoch, seen_beat, seen_ms;
+    int64_t seen_epoch, seen_beat, seen_ms, seen_start;
+    /* several shards: which of them are for this process (share.c) */
+    bool joined;                              /* this session is counted */
+    int64_t free_since, share_at, keep_until; /* mono ms */
     /* The cluster: own.c compares it with the cursor's. moved: it is another one than the cursor
      * was written in, so no LSN that is stored means anything; timeline: it was promoted or
      * restored since. */
@@ -137,6 +141,15 @@ void ob_pg_lost(struct ob_source *s);
 enum ob_status ob_pg_owned(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 /* A write of ours was committed under this transaction id. */
 void ob_pg_fence_note(struct ob_source *s, uint64_t xid);
+
+/* The key of a shard's advisory lock, as text. */
+void ob_pg_lock_key(const struct ob_source *s, unsigned shard, char out[24]);
+
+/* share.c */
+/* May this process take the shard, if it is free? OB_AGAIN: it has its share already. */
+enum ob_status ob_pg_share(struct ob_source *s, struct ob_err *err);
+/* Should the owner give it up, because another living process has less than its share? */
+bool ob_pg_share_over(struct ob_source *s);
 
 /* settle.c */
 enum ob_status ob_pg_settle(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,

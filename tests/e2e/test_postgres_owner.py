@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_postgres_owner - who relays: take-over from an owner that was killed, hangs, or whose host has vanished; a zombie that
+wakes up changes nothing. The limits are those that the documentation promises."""
+
+import signal
+import time
+
+import pytest
+
+from helpers import BIN, SLOW, read_jsonl, wait_until
+from netns import Host
+from pg import StubbornWriter, Writer, all_there, check_ledger, config, delivered
+
+KEYS = [f"k{i}" for i in range(5)]
+
+
+@pytest.fixture
+def host():
+    h = Host()
+    yield h
+    h.close()
+
+
+def pair(outbox, db, argv=None, **first):
+    """An owner that writes out/a.jsonl and a stand-by that would write out/b.jsonl."""
+    config(outbox, db, path="out/a.jsonl", name="a.yaml", **first)
+    config(outbox, db, path="out/b.jsonl", name="b.yaml", apply=False)
+    a = outbox.start("run", "-c", "a.yaml", argv=argv)
+    wait_until(lambda: "relay.start" in a.err, 20, "the first one owns the shard")
+    b = outbox.start("run", "-c", "b.yaml")
+    wait_until(lambda: "relay.standby" in b.err, 20, "the second one stands by")
+    return a, b
+
+
+def files(outbox):
+    return [p for p in (outbox.path("out/a.jsonl"), outbox.path("out/b.jsonl")) if p.exists()]
+
+
+def writing(db, outbox, kind=Writer):
+    writer = kind(db, KEYS, pause=0.002)
+    writer.start()
+    wait_until(lambda: len(delivered(outbox.path("out/a.jsonl"))) > 50, 30, "the first one delivers")
+    return writer
+
+
+def takes_over(outbox, since, limit):
+    wait_until(lambda: read_jsonl(outbox.path("out/b.jsonl")), limit * 3, "the second one delivers")
+    took = time.monotonic() - since
+    assert took <= limit * SLOW, f"took over after {took:.1f} s; {limit} are promised"
+    return took
+
+
+def finish(outbox, writer, relay):
+    writer.stop()
+    wait_until(all_there(writer, *files(outbox)), 30, "all delivered")
+    assert relay.stop() == 0
+    return check_ledger(writer, delivered(*files(outbox)), True)
+
+
+@pytest.mark.slow
+def test_a_killed_owner_is_followed_within_5_s(outbox, db):
+    a, b = pair(outbox, db)
+    writer = writing(db, outbox)
+    since = time.monotonic()
+    a.kill()
+    takes_over(outbox, since, 5)
+    finish(outbox, writer, b)
+    assert b.err.count("relay.standby") == 1, "said once"
+
+
+@pytest.mark.slow
+def test_a_stopped_owner_is_followed_at_once(outbox, db):
+    """SIGTERM: everything in flight is settled first, so that nothing comes twice."""
+    a, b = pair(outbox, db)
+    writer = writing(db, outbox)
+    since = time.monotonic()
+    assert a.stop() == 0
+    takes_over(outbox, since, 5)
+    assert finish(outbox, writer, b) == 0
+
+
+@pytest.mark.slow
+def test_a_hung_owner_is_followed_within_15_s_and_wakes_up_fenced(outbox, db):
+    a, b = pair(outbox, db)
+    writer = writing(db, outbox)
+    since = time.monotonic()
+    a.signal(signal.SIGSTOP)
+    took = takes_over(outbox, since, 15)
+    assert took > 5, "a pause is no death: the beat must stand for 10 s"
+    assert "owner.terminate" in b.err
+    # What the zombie had in hand when it was stopped it may still have written; nothing more when it wakes.
+    mine = len(delivered(outbox.path("out/a.jsonl")))
+    window = 1000
+    a.signal(signal.SIGCONT)
+    wait_until(lambda: "relay.fenced" in a.err, 20, "the zombie learns that it is one")
+    wait_until(lambda: a.err.count("relay.standby") == 1, 20, "and stands by")
+    epoch, owner = db.sql("select epoch, owner from outbox.cursor")[0]
+    assert epoch == 2 and f":{b.pid}:" in owner, "the zombie has changed nothing"
+    grown = len(delivered(outbox.path("out/a.jsonl")))
+    assert grown - mine <= window
+    at = writer.total()
+    wait_until(lambda: writer.total() > at + 200, 20, "more events")
+    assert len(delivered(outbox.path("out/a.jsonl"))) == grown, "the zombie delivers nothing more"
+    finish(outbox, writer, b)
+    # And it is a good stand-by again.
+    since = time.monotonic()
+    db.sql("select outbox.emit('t', '{\"key\": \"k0\", \"n\": -1}')")
+    wait_until(lambda: len(delivered(outbox.path("out/a.jsonl"))) > grown, 15, "the first one is owner again")
+    assert a.stop() == 0
+
+
+def far_server(own_postgres, host):
+    """A server that also listens on the cable."""
+    return own_postgres(
+        conf=[f"listen_addresses = '127.0.0.1,{host.outside}'"], hba=[f"host all all {host.inside}/32 trust"]
+    )
+
+
+def far_dsn(db, host):
+    return f"host={host.outside} port={db.server.port} user=postgres dbname={db.name} sslmode=disable"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SLOW > 1, reason="measures; the sanitizers have nothing to see here")
+def test_the_owner_of_a_vanished_host_is_followed_within_10_s(outbox, own_postgres, host):
+    db = far_server(own_postgres, host).database()
+    config(outbox, db)
+    a, b = pair(outbox, db, argv=host.argv(BIN, "run", "-c", "a.yaml"), dsn=far_dsn(db, host), apply=False)
+    assert db.sql("select distinct host(client_addr) from pg_stat_activity where application_name like 'outbox%%'") != []
+    writer = writing(db, outbox)
+    since = time.monotonic()
+    host.vanish()
+    takes_over(outbox, since, 10)
+    assert "owner.terminate" not in b.err, "the server itself has noticed"
+    wait_until(lambda: "relay.fenced" in a.err, 20, "so has the lost one")
+    grown = len(delivered(outbox.path("out/a.jsonl")))
+    host.back()
+    wait_until(lambda: "relay.standby" in a.err, 30, "it comes back as a stand-by")
+    assert db.one("select epoch from outbox.cursor") == 2
+    finish(outbox, writer, b)
+    assert len(delivered(outbox.path("out/a.jsonl"))) in (grown, grown + 1), "it has delivered nothing more"
+    assert a.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SLOW > 1, reason="measures; the sanitizers have nothing to see here")
+def test_a_vanished_server_is_noticed_in_seconds_and_found_again(outbox, own_postgres, host):
+    db = far_server(own_postgres, host).database()
+    config(outbox, db, dsn=far_dsn(db, host), apply=False)
+    config(outbox, db, name="near.yaml")
+    out = outbox.path("out/events.jsonl")
+    relay = outbox.start(argv=host.argv(BIN, "run"))
+    writer = StubbornWriter(db, KEYS, pause=0.002)
+    writer.start()
+    wait_until(lambda: len(delivered(out)) > 50, 30, "progress")
+    since = time.monotonic()
+    host.cut()
+    wait_until(lambda: "relay.fenced" in relay.err, 30, "noticed")
+    took = time.monotonic() - since
+    assert took <= 10, f"noticed after {took:.1f} s"
+    wait_until(lambda: "source.own" in relay.err, 30, "cannot connect")
+    at = len(delivered(out))
+    time.sleep(3)  # an outage of some length: is it a storm?
+    host.back()
+    since = time.monotonic()
+    wait_until(lambda: len(delivered(out)) > at, 30, "found again")
+    took = time.monotonic() - since
+    assert took <= 15, f"found again after {took:.1f} s"
+    writer.stop()
+    wait_until(all_there(writer, out), 30, "all delivered")
+    assert relay.stop() == 0
+    check_ledger(writer, delivered(out), True)
+    lines = [x for x in relay.err.splitlines() if "level=error" in x or "level=warn" in x]
+    assert len(lines) <= 8, f"a storm: {lines}"
