@@ -227,6 +227,12 @@ struct ob_str ob_pg_str(const PGresult *res, int row, int col)
     return (struct ob_str){PQgetvalue(res, row, col), (size_t)PQgetlength(res, row, col)};
 }
 
+struct ob_str ob_pg_text(const PGresult *res, int row, int col)
+{
+    struct ob_str none = {0};
+    return ob_pg_null(res, row, col) ? none : ob_pg_str(res, row, col);
+}
+
 int64_t ob_pg_i64(const PGresult *res, int row, int col)
 {
     const unsigned char *p = (const unsigned char *)PQgetvalue(res, row, col);

@@ -76,6 +76,7 @@ const char *ob_pg_state(const PGresult *res);
 bool ob_pg_null(const PGresult *res, int row, int col);
 int64_t ob_pg_i64(const PGresult *res, int row, int col); /* int2, int4, int8, oid, xid8, pg_lsn */
 struct ob_str ob_pg_str(const PGresult *res, int row, int col);
+struct ob_str ob_pg_text(const PGresult *res, int row, int col); /* NULL: no pointer */
 int64_t ob_pg_time_us(const PGresult *res, int row, int col); /* timestamptz as Unix µs */
 bool ob_pg_bool(const PGresult *res, int row, int col);
 

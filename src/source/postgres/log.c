@@ -72,8 +72,11 @@ static enum ob_status find_recorded(struct ob_source *s, struct ob_err *err)
         if (!l->skip)
             st = ob_err_set(err, OB_DOWN, "no memory");
     }
-    for (int i = 0; st == OB_OK && i < PQntuples(res); i++)
-        l->skip[ob_pg_i64(res, i, 0) - 1] = true;
+    for (int i = 0; l->skip && i < PQntuples(res); i++) {
+        int64_t at = ob_pg_i64(res, i, 0) - 1;
+        if (at >= 0 && at < n)
+            l->skip[at] = true;
+    }
     PQclear(res);
     return st;
 }

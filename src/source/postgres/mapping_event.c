@@ -2,11 +2,6 @@
 /* mapping_event - rows of a mapped table as events. */
 #include "source/postgres/mapping.h"
 
-static struct ob_str text(const PGresult *res, int row, int col)
-{
-    return ob_pg_null(res, row, col) ? (struct ob_str){0} : ob_pg_str(res, row, col);
-}
-
 static int64_t number(const PGresult *res, int row, int col, int64_t none)
 {
     return ob_pg_null(res, row, col) ? none : ob_pg_i64(res, row, col);
@@ -45,7 +40,7 @@ static bool fill_cols(const struct pg_map *map, const PGresult *res, int row,
     for (size_t i = 0; i < map->n_more; i++) {
         const struct pg_column *c = map->more[i];
         int at = PG_F_N + (int)i;
-        struct ob_str value = text(res, row, at);
+        struct ob_str value = ob_pg_text(res, row, at);
         enum ob_col_kind kind = col_kind(c->kind);
         if (kind == OB_COL_NUMBER && !json_number(value))
             kind = OB_COL_TEXT;
@@ -63,18 +58,18 @@ bool ob_pg_map_event(const struct pg_map *map, const PGresult *res, int row, str
     int64_t max = number(res, row, PG_F_MAX_ATTEMPTS, 0);
     *ev = (struct ob_event){
         .seq = (uint64_t)number(res, row, PG_F_SEQ, 0),
-        .id = text(res, row, PG_F_ID),
-        .type = text(res, row, PG_F_TYPE),
-        .aggregate_type = text(res, row, PG_F_AGGREGATE_TYPE),
-        .aggregate_id = text(res, row, PG_F_AGGREGATE_ID),
-        .key = text(res, row, PG_F_KEY),
-        .tenant = text(res, row, PG_F_TENANT),
-        .topic = text(res, row, PG_F_TOPIC),
-        .stream = text(res, row, PG_F_STREAM),
-        .payload = text(res, row, PG_F_PAYLOAD),
+        .id = ob_pg_text(res, row, PG_F_ID),
+        .type = ob_pg_text(res, row, PG_F_TYPE),
+        .aggregate_type = ob_pg_text(res, row, PG_F_AGGREGATE_TYPE),
+        .aggregate_id = ob_pg_text(res, row, PG_F_AGGREGATE_ID),
+        .key = ob_pg_text(res, row, PG_F_KEY),
+        .tenant = ob_pg_text(res, row, PG_F_TENANT),
+        .topic = ob_pg_text(res, row, PG_F_TOPIC),
+        .stream = ob_pg_text(res, row, PG_F_STREAM),
+        .payload = ob_pg_text(res, row, PG_F_PAYLOAD),
         .payload_kind = ob_pg_null(res, row, PG_F_SIZE) ? OB_PAYLOAD_NULL : map->payload_kind,
-        .headers = text(res, row, PG_F_HEADERS),
-        .metadata = text(res, row, PG_F_METADATA),
+        .headers = ob_pg_text(res, row, PG_F_HEADERS),
+        .metadata = ob_pg_text(res, row, PG_F_METADATA),
         .entity_version = number(res, row, PG_F_ENTITY_VERSION, OB_NO_VERSION),
         .schema_version = number(res, row, PG_F_SCHEMA_VERSION, OB_NO_VERSION),
         .created_us =

@@ -30,11 +30,6 @@ enum {
 };
 _Static_assert(N_COLUMNS == PG_EVENT_N, "PG_EVENT_COLUMNS and this list are the same");
 
-static struct ob_str text(const PGresult *res, int row, int col)
-{
-    return ob_pg_null(res, row, col) ? (struct ob_str){0} : ob_pg_str(res, row, col);
-}
-
 static int64_t version(const PGresult *res, int row, int col)
 {
     return ob_pg_null(res, row, col) ? OB_NO_VERSION : ob_pg_i64(res, row, col);
@@ -67,16 +62,16 @@ bool ob_pg_event(const PGresult *res, int row, int first, struct ob_arena *arena
     *ev = (struct ob_event){
         .seq = (uint64_t)ob_pg_i64(res, row, first + C_SEQ),
         .id = {id, OB_UUID_TEXT - 1},
-        .type = text(res, row, first + C_TYPE),
-        .aggregate_type = text(res, row, first + C_AGGREGATE_TYPE),
-        .aggregate_id = text(res, row, first + C_AGGREGATE_ID),
-        .key = text(res, row, first + C_KEY),
-        .tenant = text(res, row, first + C_TENANT),
-        .topic = text(res, row, first + C_TOPIC),
-        .payload = text(res, row, first + C_PAYLOAD),
+        .type = ob_pg_text(res, row, first + C_TYPE),
+        .aggregate_type = ob_pg_text(res, row, first + C_AGGREGATE_TYPE),
+        .aggregate_id = ob_pg_text(res, row, first + C_AGGREGATE_ID),
+        .key = ob_pg_text(res, row, first + C_KEY),
+        .tenant = ob_pg_text(res, row, first + C_TENANT),
+        .topic = ob_pg_text(res, row, first + C_TOPIC),
+        .payload = ob_pg_text(res, row, first + C_PAYLOAD),
         .payload_kind = kind(res, row, first),
-        .headers = text(res, row, first + C_HEADERS),
-        .metadata = text(res, row, first + C_METADATA),
+        .headers = ob_pg_text(res, row, first + C_HEADERS),
+        .metadata = ob_pg_text(res, row, first + C_METADATA),
         .entity_version = version(res, row, first + C_ENTITY_VERSION),
         .schema_version = version(res, row, first + C_SCHEMA_VERSION),
         .max_attempts = max > 0 ? (uint32_t)max : 0,

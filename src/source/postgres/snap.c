@@ -77,7 +77,7 @@ static bool grow(struct place_ring *r)
     struct place_entry *of = calloc(cap, sizeof(*of));
     if (!of)
         return false;
-    for (uint64_t i = r->head; i < r->tail; i++)
+    for (uint64_t i = r->head; r->cap && i < r->tail; i++)
         of[i % cap] = r->of[i % r->cap];
     free(r->of);
     r->of = of;
