@@ -34,7 +34,7 @@ static size_t size_of(enum ob_opt_type type)
 static bool needs_default(const struct ob_opt *opt)
 {
     return opt->type != OB_OPT_STR && opt->type != OB_OPT_MAP && opt->type != OB_OPT_LIST &&
-           opt->type != OB_OPT_NODE;
+           opt->type != OB_OPT_NODE && opt->type != OB_OPT_GROUP;
 }
 
 static void check_one(const struct ob_opt *opt, size_t conf_size)
@@ -65,6 +65,8 @@ static void check_table(const char *name, const struct ob_opt *table, size_t con
         for (const struct ob_opt *other = table; other != opt; other++)
             assert_string_not_equal(other->name, opt->name);
         check_one(opt, conf_size);
+        if (opt->type == OB_OPT_GROUP) /* its fields lie behind its own offset */
+            check_table(opt->name, opt->group, conf_size - opt->offset);
     }
 }
 
