@@ -65,6 +65,19 @@ BEGIN
 END
 $$;
 
+-- emit can only refuse: a wait would hold the caller's locks.
+CREATE FUNCTION outbox.check_limit() RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+DECLARE
+    hard bigint := (SELECT m.value::bigint FROM outbox.meta AS m WHERE m.name = 'hard_limit');
+BEGIN
+    IF hard > 0 AND outbox.pending() >= hard THEN
+        RAISE EXCEPTION 'outbox: % events or more are pending, the hard limit is %', outbox.pending(), hard
+            USING ERRCODE = 'configuration_limit_exceeded', HINT = 'Is the relay running? See outbox status.';
+    END IF;
+END
+$$;
+
 -- Writes one event. The transaction has its id before it draws a number, and the number is drawn last: under every lock that the
 -- caller took before, and under the key's own lock where `serialize` asks for it.
 CREATE FUNCTION outbox.put(type text, payload bytea, payload_kind "char", aggregate_type text, aggregate_id text, key text,
@@ -73,7 +86,6 @@ CREATE FUNCTION outbox.put(type text, payload bytea, payload_kind "char", aggreg
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
 #variable_conflict use_variable
 DECLARE
-    hard bigint;
     made uuid := coalesce(id, outbox.gen_id());
     stamped json := outbox.stamp(metadata);
 BEGIN
@@ -83,11 +95,7 @@ BEGIN
     IF headers IS NOT NULL AND json_typeof(headers) IS DISTINCT FROM 'object' THEN
         RAISE EXCEPTION 'outbox: headers must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT m.value::bigint INTO hard FROM outbox.meta AS m WHERE m.name = 'hard_limit' AND m.value <> '0';
-    IF hard > 0 AND outbox.pending() >= hard THEN
-        RAISE EXCEPTION 'outbox: % events or more are pending, the hard limit is %', outbox.pending(), hard
-            USING ERRCODE = 'configuration_limit_exceeded', HINT = 'Is the relay running? See outbox status.';
-    END IF;
+    PERFORM outbox.check_limit();
     IF serialize THEN
         PERFORM pg_advisory_xact_lock(hashtextextended(coalesce(nullif(key, ''), aggregate_id, ''), 7305));
     END IF;
@@ -202,6 +210,63 @@ BEGIN
             (e ->> 'entity_version')::bigint, (e ->> 'schema_version')::bigint, (e ->> 'max_attempts')::integer, false);
     END LOOP;
 END
+$$;
+
+-- Many events in order, a column of them per argument: for drivers, in one statement. What is NULL as a whole is NULL for each.
+-- Gives the ids in the same order.
+CREATE FUNCTION outbox.emit_batch(types text[], payloads bytea[] DEFAULT NULL, kinds text[] DEFAULT NULL,
+    aggregate_types text[] DEFAULT NULL, aggregate_ids text[] DEFAULT NULL, keys text[] DEFAULT NULL, ids uuid[] DEFAULT NULL,
+    tenants text[] DEFAULT NULL, topics text[] DEFAULT NULL, headers json[] DEFAULT NULL, metadata json[] DEFAULT NULL,
+    entity_versions bigint[] DEFAULT NULL, schema_versions bigint[] DEFAULT NULL, max_attempts integer[] DEFAULT NULL,
+    serialize boolean DEFAULT false) RETURNS uuid[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+#variable_conflict use_column
+DECLARE
+    made uuid[];
+    lock_key bigint;
+    stamps boolean := coalesce(current_setting('outbox.context', true), '') <> '';
+BEGIN
+    SELECT array_agg(coalesce(e.id, outbox.gen_id()) ORDER BY e.i) INTO made
+        FROM unnest(ids, types) WITH ORDINALITY AS e(id, type, i);
+    IF EXISTS (SELECT 1 FROM unnest(made, types) AS e(id, type) WHERE e.type IS NULL OR e.type = '') THEN
+        RAISE EXCEPTION 'outbox: an event needs a type' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF EXISTS (SELECT 1 FROM unnest(headers) AS h WHERE json_typeof(h) <> 'object') THEN
+        RAISE EXCEPTION 'outbox: headers must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF EXISTS (SELECT 1 FROM unnest(metadata) AS m WHERE json_typeof(m) <> 'object') THEN
+        RAISE EXCEPTION 'outbox: metadata must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM CASE outbox.kind(e.kind, 'j') WHEN 'j' THEN convert_from(e.payload, 'UTF8')::json::text
+                                          WHEN 't' THEN convert_from(e.payload, 'UTF8') END
+        FROM unnest(payloads, kinds) AS e(payload, kind); -- a bad payload fails here, where its writer can see it
+    PERFORM outbox.check_limit();
+    IF serialize THEN -- all of them first, and always in the same order: else two callers wait for each other
+        FOR lock_key IN SELECT DISTINCT hashtextextended(coalesce(nullif(e.key, ''), e.aggregate_id, ''), 7305) AS h
+                        FROM unnest(made, keys, aggregate_ids) AS e(id, key, aggregate_id) ORDER BY h LOOP
+            PERFORM pg_advisory_xact_lock(lock_key);
+        END LOOP;
+    END IF;
+    PERFORM pg_current_xact_id();
+    INSERT INTO outbox.event (id, type, aggregate_type, aggregate_id, key, tenant, topic, payload, payload_kind, headers, metadata,
+        entity_version, schema_version, max_attempts)
+    SELECT e.id, e.type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.key,
+        coalesce(e.tenant, e.stamped ->> 'tenantId'), e.topic, e.payload, outbox.kind(e.kind, 'j'), e.headers, e.stamped,
+        e.entity_version, e.schema_version, e.max_attempts
+    FROM (SELECT u.*, CASE WHEN stamps THEN outbox.stamp(u.metadata) ELSE u.metadata END AS stamped
+          FROM unnest(made, types, aggregate_types, aggregate_ids, keys, tenants, topics, payloads, kinds, headers, metadata,
+                      entity_versions, schema_versions, max_attempts) WITH ORDINALITY
+          AS u(id, type, aggregate_type, aggregate_id, key, tenant, topic, payload, kind, headers, metadata, entity_version,
+               schema_version, max_attempts, i)) AS e
+    ORDER BY e.i;
+    RETURN coalesce(made, '{}');
+END
+$$;
+
+-- Is there an event of this id? For writers, who may not look into the table: a caller whose commit got no answer asks this.
+CREATE FUNCTION outbox.has_event(id uuid) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+    SELECT EXISTS (SELECT 1 FROM outbox.event AS e WHERE e.id = has_event.id)
 $$;
 
 -- Events as people read them: bytes in base64, everything else as text.

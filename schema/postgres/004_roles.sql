@@ -29,7 +29,7 @@ BEGIN
     IF writer IS NOT NULL THEN
         EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', writer);
         FOR f IN SELECT p.oid::regprocedure FROM pg_proc AS p WHERE p.pronamespace = 'outbox'::regnamespace
-                 AND p.proname IN ('emit', 'emit_many', 'set_context', 'pressure', 'pending', 'admit', 'gen_id') LOOP
+                 AND p.proname IN ('emit', 'emit_many', 'emit_batch', 'has_event', 'set_context', 'pressure', 'pending', 'admit', 'gen_id') LOOP
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f, writer);
         END LOOP;
     END IF;

@@ -1,47 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sqlite_insert - writing an event into the native table. Values are parameters, never text of the
  * statement. */
-#include "core/jscan.h"
 #include "core/uuid.h"
 #include "event/sqlite_table.h"
 
 #include <sqlite3.h>
-
-static enum ob_status object_check(const char *name, struct ob_str text, struct ob_err *err)
-{
-    enum ob_jtype type;
-    enum ob_status st;
-
-    if (text.n == 0)
-        return OB_OK;
-    st = ob_json_check(text, &type, err);
-    if (st != OB_OK)
-        ob_err_prefix(err, "%s is not JSON", name);
-    else if (type != OB_J_OBJECT)
-        st = ob_err_set(err, OB_REJECT, "%s must be a JSON object", name);
-    return st;
-}
-
-enum ob_status ob_sqlite_row_check(const struct ob_sqlite_row *row, struct ob_err *err)
-{
-    enum ob_status st = OB_OK;
-    enum ob_jtype type;
-
-    if (row->type.n == 0)
-        return ob_err_set(err, OB_REJECT, "an event needs a type");
-    if (row->id.n >= 64)
-        return ob_err_set(err, OB_REJECT, "an event's id has at most 63 bytes");
-    if (row->payload_kind == OB_PAYLOAD_JSON) {
-        st = ob_json_check(row->payload, &type, err);
-        if (st != OB_OK)
-            ob_err_prefix(err, "payload is not JSON");
-    }
-    if (st == OB_OK)
-        st = object_check("headers", row->headers, err);
-    if (st == OB_OK)
-        st = object_check("metadata", row->metadata, err);
-    return st;
-}
 
 enum ob_status ob_sqlite_insert_prepare(sqlite3 *db, sqlite3_stmt **out, struct ob_err *err)
 {
@@ -72,7 +35,7 @@ static int bind_version(sqlite3_stmt *st, int i, int64_t v)
 
 /* Text with NUL bytes or bytes that are not UTF-8 is stored as a blob, so that no tool cuts or
  * changes it; payload_kind says what it is. */
-static int bind_payload(sqlite3_stmt *st, int i, const struct ob_sqlite_row *row)
+static int bind_payload(sqlite3_stmt *st, int i, const struct ob_row *row)
 {
     struct ob_str p = row->payload;
 
@@ -83,13 +46,13 @@ static int bind_payload(sqlite3_stmt *st, int i, const struct ob_sqlite_row *row
     return bind_text(st, i, p);
 }
 
-enum ob_status ob_sqlite_insert(sqlite3_stmt *st, const struct ob_sqlite_row *row, char id[64],
+enum ob_status ob_sqlite_insert(sqlite3_stmt *st, const struct ob_row *row, char id[64],
                                 struct ob_err *err)
 {
     static const char *const kinds[] = {"json", "text", "bytes", NULL};
     char made[OB_UUID_TEXT];
     struct ob_str given = row->id;
-    enum ob_status ret = ob_sqlite_row_check(row, err);
+    enum ob_status ret = ob_row_check(row, err);
     int rc;
 
     if (ret != OB_OK)

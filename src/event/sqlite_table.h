@@ -7,7 +7,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
-#include "event/event.h"
+#include "event/row.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
@@ -35,23 +35,10 @@ enum ob_status ob_sqlite_table_version(struct sqlite3 *db, unsigned *version,
 enum ob_status ob_sqlite_table_migrate(struct sqlite3 *db, bool dry, struct ob_buf *out,
                                        unsigned *changed, struct ob_err *err) OB_MUST_CHECK;
 
-/* What is inserted. Empty id: one is made. Empty key, tenant, topic, headers, metadata: NULL. */
-struct ob_sqlite_row {
-    struct ob_str id, type, aggregate_type, aggregate_id, key, tenant, topic, payload, headers,
-        metadata;
-    enum ob_payload_kind payload_kind;
-    int64_t entity_version, schema_version; /* OB_NO_VERSION: NULL */
-    uint32_t max_attempts;                  /* 0: NULL */
-};
-
-/* OB_REJECT: no type, payload promised to be JSON and is not, headers or metadata no JSON object.
- */
-enum ob_status ob_sqlite_row_check(const struct ob_sqlite_row *row,
-                                   struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_sqlite_insert_prepare(struct sqlite3 *db, struct sqlite3_stmt **out,
                                         struct ob_err *err) OB_MUST_CHECK;
 /* Checks, inserts; id (64 bytes, may be NULL) receives the id. */
-enum ob_status ob_sqlite_insert(struct sqlite3_stmt *insert, const struct ob_sqlite_row *row,
+enum ob_status ob_sqlite_insert(struct sqlite3_stmt *insert, const struct ob_row *row,
                                 char id[64], struct ob_err *err) OB_MUST_CHECK;
 
 #endif

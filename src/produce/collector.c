@@ -79,8 +79,7 @@ static size_t room(const char *z)
 }
 
 /* row: the event as it was checked; its payload has its size. */
-static struct raised *copy(const struct outbox_event *e, const struct ob_sqlite_row *row,
-                           const char *id)
+static struct raised *copy(const struct outbox_event *e, const struct ob_row *row, const char *id)
 {
     const char *const *const from[] = {&e->type,    &e->aggregate_type, &e->aggregate_id,
                                        &e->key,     &e->tenant,         &e->topic,
@@ -136,7 +135,7 @@ enum outbox_status outbox_collector_raise(struct outbox_collector *c,
                                           struct outbox_error *err)
 {
     struct ob_err why = {.text = ""};
-    struct ob_sqlite_row row;
+    struct ob_row row;
     struct raised *r = NULL;
     char made[OB_UUID_TEXT];
     enum ob_status st = ob_produce_row(NULL, event, NULL, &row, &why);

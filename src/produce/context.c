@@ -132,8 +132,7 @@ static struct ob_str payload_of(const struct outbox_event *e)
 }
 
 enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_event *e,
-                              struct ob_buf *metadata, struct ob_sqlite_row *row,
-                              struct ob_err *err)
+                              struct ob_buf *metadata, struct ob_row *row, struct ob_err *err)
 {
     static const enum ob_payload_kind kinds[] = {
         [OUTBOX_JSON] = OB_PAYLOAD_JSON,
@@ -145,7 +144,7 @@ enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_
 
     if ((unsigned)e->payload_kind > OUTBOX_NULL)
         return ob_err_set(err, OB_REJECT, "payload_kind %d is none", (int)e->payload_kind);
-    *row = (struct ob_sqlite_row){
+    *row = (struct ob_row){
         .id = ob_str_c(e->id),
         .type = ob_str_c(e->type),
         .aggregate_type = ob_str_c(e->aggregate_type),
@@ -161,11 +160,14 @@ enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_
         .schema_version = e->schema_version ? *e->schema_version : OB_NO_VERSION,
         .max_attempts = e->max_attempts,
     };
-    st = ob_sqlite_row_check(row, err);
+    st = ob_row_check(row, err);
     if (st != OB_OK || !ctx)
         return st;
-    if (row->tenant.n == 0)
+    if (row->tenant.n == 0) {
         row->tenant = ob_str_c(ctx->value[OUTBOX_CTX_TENANT]);
+        row->tenant_of_context = true;
+    }
+    row->metadata_of_context = row->metadata.n == 0;
     ob_buf_reset(metadata);
     stamp(ctx, row->metadata, metadata);
     if (metadata->failed)

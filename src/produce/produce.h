@@ -4,7 +4,7 @@
 #define OB_PRODUCE_PRODUCE_H
 
 #include "core/buf.h"
-#include "event/sqlite_table.h"
+#include "event/row.h"
 #include "outbox/produce.h"
 
 /* Turns the inner result into the public one. */
@@ -12,7 +12,7 @@ enum outbox_status ob_produce_give(enum ob_status status, const struct ob_err *f
                                    struct outbox_error *to);
 /* The event as a row; slices are borrowed from it, from ctx and from metadata (reset first). */
 enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_event *event,
-                              struct ob_buf *metadata, struct ob_sqlite_row *row,
+                              struct ob_buf *metadata, struct ob_row *row,
                               struct ob_err *err) OB_MUST_CHECK;
 
 /* Collected events, in the order in which they were raised. */

@@ -2,6 +2,7 @@
 /* sqlite - writing events into the transaction that is open on the caller's connection. Outside of
  * one they are refused: an event that is committed by itself tells of a change that may never
  * be. */
+#include "event/sqlite_table.h"
 #include "produce/produce.h"
 
 #include <sqlite3.h>
@@ -35,7 +36,7 @@ static enum ob_status insert_all(sqlite3 *db, const struct outbox_ctx *ctx, cons
 
     ob_buf_init(&metadata, 0);
     for (size_t i = 0; i < in->n && st == OB_OK; i++) {
-        struct ob_sqlite_row row;
+        struct ob_row row;
         st = ob_produce_row(ctx, event_of(in, i), &metadata, &row, err);
         if (st == OB_OK)
             st = ob_sqlite_insert(insert, &row, ids ? ids[i] : NULL, err);

@@ -138,3 +138,53 @@ def test_collect_writes_all_or_nothing(outbox):
         ("account.debited", "b", 100),
         ("account.credited", "a", 100),
     ]
+
+
+POSTGRES = """
+pipelines:
+  shop:
+    source: {{type: postgres, dsn: "{dsn}"}}
+    sink: {{type: file, path: events.jsonl}}
+"""
+POLYSHOP = """create table outbox_events (id uuid primary key, aggregate_id text not null,
+    event_type text not null, version int not null default 1, payload jsonb not null,
+    created_at timestamptz not null default now(), processed boolean not null default false,
+    processed_at timestamptz, error_message text)"""
+
+
+def run_postgres(outbox, *args):
+    return subprocess.run(
+        [example("postgres"), *args], cwd=outbox.dir, capture_output=True, text=True,
+        timeout=20 * SLOW, check=False,
+    )
+
+
+def test_postgres_commits_orders_with_their_events(outbox, db):
+    """As a role that may emit and nothing else of the outbox."""
+    outbox.write("outbox.yaml", POSTGRES.format(dsn=db.dsn))
+    outbox.run("schema", "--apply")
+    db.sql("create role shop_app login in role outbox_writer; grant create on schema public to shop_app")
+    try:
+        r = run_postgres(outbox, db.dsn_of("shop_app"))
+        assert (r.returncode, r.stderr) == (0, "")
+        assert r.stdout.splitlines() == ["placed: o-1", "refused: o-2", "placed: o-3"]
+        assert db.sql("select id, pieces from orders order by id") == [("o-1", 3), ("o-3", 2)]
+        outbox.run("run", "--once")
+        events = read_jsonl(outbox.path("events.jsonl"))
+        assert [(e["key"], e["value"]["pieces"]) for e in events] == [("o-1", 3), ("o-3", 2)]
+        assert db.sql("select distinct metadata ->> 'userId' from outbox.event") == [("anna",)]
+    finally:
+        db.sql("drop owned by shop_app; drop role shop_app")
+
+
+def test_postgres_writes_the_table_of_an_existing_system(outbox, db):
+    r = run_postgres(outbox, db.dsn, "polyshop")
+    assert r.returncode == 1 and "outbox_events" in r.stderr
+    db.sql(POLYSHOP)
+    r = run_postgres(outbox, db.dsn, "polyshop")
+    assert r.returncode == 0, r.stderr
+    assert r.stdout.splitlines() == ["placed: o-1", "refused: o-2", "placed: o-3"]
+    assert db.sql("select aggregate_id, event_type, version, payload, processed from outbox_events order by 1") == [
+        ("o-1", "order.placed", 1, {"order": "o-1", "pieces": 3}, False),
+        ("o-3", "order.placed", 1, {"order": "o-3", "pieces": 2}, False),
+    ]

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* admin_events - events written and listed by people, with what became of each in one pipeline. */
+#include "event/pg_table.h"
 #include "source/postgres/admin.h"
 #include "source/postgres/native.h"
 
@@ -10,69 +11,59 @@
 
 /* ---- writing ---- */
 
-static struct pg_param text_or_null(struct ob_str s)
+/* By the same statements as the library's: outbox.emit_batch(), or an insert into the table. */
+static enum ob_status write_batch(struct ob_admin *a, struct ob_pg_batch *b, struct ob_err *err)
 {
-    return s.n ? PG_BIN(s.p, s.n) : PG_NULL;
+    struct pg_param p[OB_PG_CALL_MAX];
+    struct ob_pg_call call;
+    enum ob_status st = ob_pg_batch_call(b, false, &call, err);
+    for (int i = 0; st == OB_OK && i < call.n; i++)
+        p[i] = (struct pg_param){call.value[i], call.length[i], call.format[i] != 0};
+    if (st == OB_OK)
+        st = ob_pg_query(&a->db, call.sql, p, (size_t)call.n, false, NULL, err);
+    return st;
 }
 
-static struct pg_param number_or_null(int64_t v, char out[24])
+static enum ob_status add_events(struct ob_pg_batch *b, const struct ob_emit *events, size_t n,
+                                 struct ob_err *err)
 {
-    if (v == OB_NO_VERSION)
-        return PG_NULL;
-    snprintf(out, 24, "%" PRId64, v);
-    return PG_TEXT(out);
-}
-
-static enum ob_status emit_one(struct ob_admin *a, const struct ob_emit *e, char *id,
-                               struct ob_err *err)
-{
-    static const char *const kinds[] = {
-        [OB_PAYLOAD_JSON] = "json", [OB_PAYLOAD_TEXT] = "text", [OB_PAYLOAD_BYTES] = "bytes"};
-    bool none = e->payload_kind == OB_PAYLOAD_NULL;
-    char entity[24], schema[24];
-    PGresult *res = NULL;
-    const struct pg_param p[] = {
-        PG_BIN(e->type.n ? e->type.p : "", e->type.n),
-        none ? PG_NULL : PG_BIN(e->payload.n ? e->payload.p : "", e->payload.n),
-        text_or_null(e->aggregate_type),
-        text_or_null(e->aggregate_id),
-        text_or_null(e->key),
-        text_or_null(e->id),
-        text_or_null(e->tenant),
-        text_or_null(e->topic),
-        text_or_null(e->headers),
-        text_or_null(e->metadata),
-        number_or_null(e->entity_version, entity),
-        number_or_null(e->schema_version, schema),
-        PG_TEXT(none ? "bytes" : kinds[e->payload_kind]),
-    };
-    enum ob_status st = ob_pg_query(
-        &a->db,
-        "select outbox.emit(type => $1::text, payload => $2::bytea, aggregate_type => $3::text, "
-        "aggregate_id => $4::text, key => $5::text, id => $6::text::uuid, tenant => $7::text, "
-        "topic => $8::text, headers => $9::text::json, metadata => $10::text::json, "
-        "entity_version => $11::bigint, schema_version => $12::bigint, kind => $13)::text",
-        p, 13, false, &res, err);
-    if (st == OB_OK && id)
-        snprintf(id, 64, "%s", PQgetvalue(res, 0, 0));
-    PQclear(res);
+    enum ob_status st = OB_OK;
+    for (size_t i = 0; i < n && st == OB_OK; i++) {
+        const struct ob_emit *e = &events[i];
+        const struct ob_row row = {.id = e->id,
+                                   .type = e->type,
+                                   .aggregate_type = e->aggregate_type,
+                                   .aggregate_id = e->aggregate_id,
+                                   .key = e->key,
+                                   .tenant = e->tenant,
+                                   .topic = e->topic,
+                                   .payload = e->payload,
+                                   .headers = e->headers,
+                                   .metadata = e->metadata,
+                                   .payload_kind = e->payload_kind,
+                                   .entity_version = e->entity_version,
+                                   .schema_version = e->schema_version};
+        st = ob_pg_batch_add(b, &row, err);
+        if (st != OB_OK && n > 1)
+            ob_err_prefix(err, "event %zu", i + 1);
+    }
     return st;
 }
 
 enum ob_status ob_pg_admin_emit(struct ob_admin *a, const struct ob_emit *events, size_t n,
                                 char (*ids)[64], struct ob_err *err)
 {
+    struct ob_pg_batch b;
     enum ob_status st = ob_pg_admin_need(a, err);
+    if (st != OB_OK || n == 0)
+        return st;
+    ob_pg_batch_init(&b, NULL);
+    st = add_events(&b, events, n, err);
     if (st == OB_OK)
-        st = ob_pg_exec(&a->db, "begin", err);
-    for (size_t i = 0; i < n && st == OB_OK; i++) {
-        st = emit_one(a, &events[i], ids ? ids[i] : NULL, err);
-        if (st != OB_OK && n > 1)
-            ob_err_prefix(err, "event %zu", i + 1);
-    }
-    if (st == OB_OK)
-        st = ob_pg_exec(&a->db, "commit", err);
-    ob_pg_rollback(&a->db);
+        st = write_batch(a, &b, err);
+    if (st == OB_OK && ids)
+        ob_pg_batch_ids(&b, ids);
+    ob_pg_batch_clear(&b);
     return st;
 }
 

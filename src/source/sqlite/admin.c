@@ -153,7 +153,7 @@ static enum ob_status emit_all(struct ob_admin *a, const struct ob_emit *events,
 
     for (size_t i = 0; i < n && st == OB_OK; i++) {
         const struct ob_emit *e = &events[i];
-        const struct ob_sqlite_row row = {
+        const struct ob_row row = {
             .id = e->id,
             .type = e->type,
             .aggregate_type = e->aggregate_type,
