@@ -3,6 +3,7 @@
 temporary folder and on a free port, and ends with the process that started it."""
 
 import os
+import pwd
 import subprocess
 
 import pytest
@@ -71,6 +72,22 @@ class Postgres:
         self.stop(mode)
         self.start()
 
+    def write(self, path, data):
+        """A file of the server's user, with no rights for others."""
+        with open(path, "wb") as f:
+            f.write(data)
+        if os.getuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(path, user.pw_uid, user.pw_gid)
+        os.chmod(path, 0o600)
+
+    def pids(self):
+        """The postmaster and all its children."""
+        with open(f"{self.dir}/data/postmaster.pid") as f:
+            top = int(f.readline())
+        r = subprocess.run(["ps", "--ppid", str(top), "-o", "pid="], capture_output=True, text=True, check=False)
+        return [top, *map(int, r.stdout.split())]
+
     def tool(self, name, *args, check=True):
         """A program of the server's version as the server's user, against this server."""
         argv = [f"{self.bin}/{name}", *map(str, args)]
@@ -135,3 +152,20 @@ def with_connection(server, sql):
             cur.execute(sql)
     finally:
         c.close()
+
+
+class Pgbouncer:
+    """A pooler before a server."""
+
+    def __init__(self, server, mode, *conf):
+        args = ["start", "--server", server.port, "--mode", mode, "--while", os.getpid()]
+        for line in conf:
+            args += ["--conf", line]
+        self.env = call("pgbouncer", *args)
+        self.server = server
+
+    def dsn(self, dbname):
+        return f"host=127.0.0.1 port={self.env['PGPORT']} user=postgres dbname={dbname}"
+
+    def close(self):
+        call("pgbouncer", "stop", self.env["PGDIR"])

@@ -100,6 +100,9 @@ enum ob_status ob_pg_check(struct ob_admin *a,
         return OB_OK;
     }
     say(&f, true, "the database is there, with the newest outbox schema", "");
+    const char *weak = ob_pg_weak_tls(&a->db);
+    if (weak)
+        say(&f, false, weak, "sslmode=verify-full sslrootcert=FILE in the connection string");
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
         if (run(a, &f, checks[i], &why) != OB_OK)
             say(&f, false, why.text, "GRANT outbox_relay to the role of the connection string");

@@ -362,6 +362,7 @@ static enum ob_status dial(struct pg_conn *conn, struct call *call, struct ob_er
 
 /* ---- poolers ---- */
 
+#define LOOKS 12 /* in a busy pool the first one may get its own backend back by chance */
 #define MARK "select set_config('outbox.probe', $1, false)"
 #define LOOK "select coalesce(current_setting('outbox.probe', true), '')"
 
@@ -400,14 +401,22 @@ static enum ob_status check_pooler(struct pg_conn *conn, struct call *call, stru
         st = dial(&second, call, err);
     if (st == OB_OK)
         st = ob_pg_exec(&second, "begin", err); /* keeps its backend to the end */
+    if (st != OB_OK && strstr(err->text, "pooling mode"))
+        st = pooled(err); /* of single statements */
+    if (st == OB_FATAL)
+        goto done;
     if (st == OB_OK)
         st = text_of(&second, LOOK, NULL, 0, seen, err);
-    if (st == OB_OK)
+    bool moved = strcmp(seen, pid) == 0;
+    for (int i = 0; i < LOOKS && st == OB_OK && !moved; i++) {
         st = text_of(conn, LOOK, NULL, 0, mine, err);
-    if (st == OB_OK && (seen[0] || strcmp(mine, pid) != 0))
+        moved = strcmp(mine, pid) != 0;
+    }
+    if (st == OB_OK && moved)
         st = pooled(err);
     else if (st != OB_OK)
         ob_err_prefix(err, "through a pooler");
+done:
     ob_pg_close(&second);
     return st;
 }
