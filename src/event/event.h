@@ -41,6 +41,7 @@ struct ob_event {
     int64_t created_us;
     struct ob_col *cols;
     size_t n_cols;
+    struct ob_str fault;   /* not empty: it can never be delivered, and this is why */
     uint32_t attempts;     /* spent so far, durable */
     uint32_t max_attempts; /* the event's own; 0: the pipeline's */
     /* Only of rows that were drained from the parked table: */

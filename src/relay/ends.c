@@ -45,7 +45,8 @@ enum ob_status ob__shard_open_source(struct shard *s, struct ob_err *err)
                                 .shards = (unsigned)s->conf->shards,
                                 .owner = s->owner,
                                 .clock = s->clock,
-                                .log = &s->log};
+                                .log = &s->log,
+                                .accept_loss = s->relay->opts.accept_loss};
     memset(&s->source_caps, 0, sizeof(s->source_caps));
     enum ob_status st =
         s->conf->source->open(&env, s->conf->source_conf, &s->source, &s->source_caps, err);

@@ -10,6 +10,7 @@ struct ob_relay;
 
 struct ob_relay_opts {
     bool once;                    /* drain, settle, end */
+    bool accept_loss;             /* go on where a source has lost events and says which */
     const char *only;             /* one pipeline by name; NULL: all */
     const struct ob_clock *clock; /* NULL: the system's */
     const struct ob_log *log;

@@ -20,6 +20,7 @@ struct ob_source_env {
     const char *owner; /* host:pid:random, shown to people */
     const struct ob_clock *clock;
     const struct ob_log *log;
+    bool accept_loss; /* a person said: go on although events are gone from the source */
 };
 
 struct ob_source_caps {

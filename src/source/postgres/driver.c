@@ -18,8 +18,8 @@ static const struct ob_opt opts[] = {
      .name = "mode",
      .def = "log",
      .offset = offsetof(struct pg_conf, mode),
-     .choices = "log",
-     .help = "`log`: the native table by number and snapshot."},
+     .choices = "log|wal",
+     .help = "`log`: the native table by number and snapshot. `wal`: logical replication."},
     {.type = OB_OPT_MS,
      .name = "poll_max",
      .def = "20ms",
@@ -46,10 +46,50 @@ static const struct ob_opt opts[] = {
      .offset = offsetof(struct pg_conf, mapping),
      .group = ob_mapping_opts,
      .help = "A table of your own in place of the native one: which column is what; see below."},
+    {.type = OB_OPT_STR,
+     .name = "slot",
+     .def = "",
+     .offset = offsetof(struct pg_conf, slot),
+     .help = "wal: the replication slot; with several shards `_0`, `_1` … behind it. Empty: made "
+             "from the names of database, pipeline and shard."},
+    {.type = OB_OPT_STR,
+     .name = "publication",
+     .def = "",
+     .offset = offsetof(struct pg_conf, publication),
+     .help = "wal: the publication. Empty: made from the pipeline's name."},
+    {.type = OB_OPT_STR,
+     .name = "message_prefix",
+     .def = "",
+     .offset = offsetof(struct pg_conf, message_prefix),
+     .help = "wal: events are transactional `pg_logical_emit_message` calls with this prefix, and "
+             "no table has them."},
+    {.type = OB_OPT_BYTES,
+     .name = "wal_budget",
+     .def = "10G",
+     .offset = offsetof(struct pg_conf, wal_budget),
+     .min = 0,
+     .max = INT64_MAX,
+     .help = "wal: a slot that holds more WAL than this is dropped and the table is read in its "
+             "place. 0: never."},
+    {.type = OB_OPT_BYTES,
+     .name = "catch_up",
+     .def = "1G",
+     .offset = offsetof(struct pg_conf, catch_up),
+     .min = 0,
+     .max = INT64_MAX,
+     .help = "wal: a stream that is farther behind than this at start is left for the table, which "
+             "is read faster. 0: never."},
+    {.type = OB_OPT_ENUM,
+     .name = "wait_visible",
+     .def = "auto",
+     .offset = offsetof(struct pg_conf, wait_visible),
+     .choices = "auto|on|off",
+     .help = "wal: an event is delivered only when SQL shows its transaction. `auto`: where there "
+             "are synchronous stand-bys."},
     {0},
 };
 
-static const struct pg_reader *const readers[] = {[PG_LOG] = &ob_pg_log};
+static const struct pg_reader *const readers[] = {[PG_LOG] = &ob_pg_log, [PG_WAL] = &ob_pg_wal};
 
 static void pg_close(struct ob_source *s)
 {
@@ -78,6 +118,7 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
     s->shards = env->shards;
     s->clock = env->clock;
     s->log = env->log;
+    s->accept_loss = env->accept_loss;
     s->pipeline = strdup(env->pipeline);
     s->owner = strdup(env->owner);
     for (size_t i = 0; i < sizeof(s->array) / sizeof(s->array[0]); i++)

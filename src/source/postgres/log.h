@@ -36,8 +36,10 @@ struct log_state {
     /* the page that is handed out */
     PGresult *page;
     int row;
-    bool *skip; /* of its rows: already parked or dead; NULL: none is */
-    bool more;  /* the last round was full */
+    bool *skip;        /* of its rows: already parked or dead; NULL: none is */
+    bool more;         /* the last round was full */
+    uint64_t rounds;   /* begun so far */
+    uint64_t complete; /* the last one that was taken if it found all there was, else 0 */
     int64_t poll_at, idle_ms;
 
     struct place_ring ring;

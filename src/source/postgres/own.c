@@ -397,6 +397,8 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
     struct pg_cursor c = {0};
     PGresult *res = NULL;
     enum ob_status st = ob_pg_owned(s, err);
+    if (st == OB_OK && s->reader->tick)
+        st = s->reader->tick(s, err);
     if (st != OB_OK)
         return st;
     bool rests = s->reader->rest && s->reader->rest(s, &c);
@@ -406,14 +408,15 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard),      PG_TEXT(epoch),
                                  PG_TEXT(beat->state), PG_TEXT(flight),     PG_TEXT(c.pos),
                                  PG_TEXT(c.snap),      PG_TEXT(c.late_pos), PG_TEXT(c.late_snap),
-                                 PG_TEXT(c.adopt_pos)};
+                                 PG_TEXT(c.adopt_pos), PG_TEXT(c.lsn),      PG_TEXT(c.rows_done)};
     st = ob_pg_query(
         &s->sql,
         "update outbox.cursor set beat = beat + 1, beat_at = clock_timestamp(), state = $4, "
-        "in_flight = $5::bigint, " PLACE " where pipeline = $1 and shard = $2::int and epoch = "
-        "$3::bigint returning pg_current_xact_id(), (select paused from outbox.pipeline where name "
-        "= $1), pg_backend_pid() = backend_pid",
-        p, 10, true, &res, err);
+        "in_flight = $5::bigint, lsn = coalesce($11::pg_lsn, lsn), rows_done = "
+        "coalesce($12::bigint, rows_done), " PLACE " where pipeline = $1 and shard = $2::int and "
+        "epoch = $3::bigint returning pg_current_xact_id(), (select paused from outbox.pipeline "
+        "where name = $1), pg_backend_pid() = backend_pid",
+        p, 12, true, &res, err);
     if (st != OB_OK)
         return ob_pg_owned(s, &(struct ob_err){0}) == OB_OK ? st : OB_FENCED;
     if (PQntuples(res) == 0) {

@@ -8,7 +8,8 @@
  *     log.c     mode log: handing out         round.c    its statements: one look at the table
  *     snap.c    snapshots, places, the ring   past.c     a changed number of shards
  *     native.c  rows of outbox.event          schema.c   migrations
- *     status.c  numbers for people            admin*.c, check.c  what people do
+ *     status.c  numbers for people            admin*.c, check*.c  what people do
+ *     wal*.c    mode wal, see wal.h           pgoutput.c the messages of its stream
  *
  * 64-bit hashes and destinations are stored as signed bigint, bit for bit; 0 is "only time", -1 is
  * OB_DEST_DEAD.
@@ -33,7 +34,14 @@ struct pg_conf {
     int64_t timeout_ms; /* of one statement */
     int64_t page;
     struct ob_mapping mapping; /* table NULL: the native one */
+    /* mode wal */
+    const char *slot, *publication; /* "": made from the pipeline's name */
+    const char *message_prefix;     /* "": rows of a table */
+    int64_t wal_budget, catch_up;   /* bytes; 0: no limit */
+    int wait_visible;               /* enum pg_wait */
 };
+
+enum pg_wait { PG_WAIT_AUTO, PG_WAIT_ON, PG_WAIT_OFF };
 
 struct pg_reader;
 
@@ -66,6 +74,9 @@ struct ob_source {
     const struct pg_conf *conf;
     const struct pg_reader *reader;
     void *state; /* the reader's */
+    void *wal;   /* of mode wal, which has its table's reader beside it: see wal.h */
+    bool accept_loss;
+    bool whole; /* no table keeps the events: parked and dead rows have all of them */
     char *pipeline, *owner;
     unsigned shard, shards;
     const struct ob_clock *clock;
@@ -113,6 +124,8 @@ struct pg_reader {
     /* With a beat: where the cursor stands if nothing that was claimed is unsettled. False: it
      * stays. NULL: always. rested(): that was committed. */
     bool (*rest)(struct ob_source *s, struct pg_cursor *out);
+    /* With each beat, before all else. NULL: nothing to do. */
+    enum ob_status (*tick)(struct ob_source *s, struct ob_err *err);
     void (*rested)(struct ob_source *s);
     /* The transaction was committed. */
     void (*settled)(struct ob_source *s, const struct ob_settle *settle);
@@ -125,7 +138,7 @@ struct pg_reader {
     enum ob_status (*status)(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
 };
 
-extern const struct pg_reader ob_pg_log;
+extern const struct pg_reader ob_pg_log, ob_pg_wal;
 /* log.c: fetch() for events of outbox.event that are named by their number. */
 enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
                                   struct ob_batch *batch, struct ob_err *err);

@@ -112,6 +112,7 @@ enum ob_status ob_pg_round_send(struct ob_source *s, struct ob_err *err)
     struct log_state *l = s->state;
     l->kind = l->at.adopt_pos >= 0 ? ROUND_ADOPT : l->at.late_snap ? ROUND_NEXT : ROUND_FIRST;
     l->step = 0;
+    l->rounds++;
     if (!send_named(l, "begin", 0, NULL, 0) || !send_rows(s) ||
         !send_named(l, "commit", 0, NULL, 0) || PQpipelineSync(l->rd.c) != 1 ||
         PQflush(l->rd.c) < 0)
@@ -198,6 +199,7 @@ static bool move(struct ob_source *s, struct log_state *l, struct place *at, str
     if (!add_entries(l, l->late, first, at))
         return false;
     l->more = full || l->kind != ROUND_FIRST;
+    l->complete = 0;
     if (full) { /* go on with this pass; MAIN is not looked at */
         PQclear(l->main);
         l->main = NULL;
@@ -213,6 +215,7 @@ static bool move(struct ob_source *s, struct log_state *l, struct place *at, str
     if (l->kind != ROUND_FIRST)
         return true;
     l->more = PQntuples(l->main) >= s->conf->page;
+    l->complete = l->more ? 0 : l->rounds;
     return add_entries(l, l->main, STEP_MAIN, at);
 }
 

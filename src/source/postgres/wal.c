@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wal - mode wal: events in the order of commits, as they are committed.
+ *
+ * The position that the server is told, and that it may forget WAL below, is the one in our cursor
+ * row: it moves only with the transaction that settles what stands before it, and is sent when that
+ * is committed and on the server's disk (test: "kill -9 again and again"). The slot therefore never
+ * stands ahead of the cursor; one that does was moved by somebody else and is not followed. */
+#include "source/postgres/wal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ASK_MS 100
+
+/* ---- start ---- */
+
+/* What our row and the server say. */
+struct standing {
+    bool lsn;     /* the row has a position of a stream */
+    bool was;     /* it had one before */
+    bool at_rest; /* the table's cursor is not inside a pass */
+    struct wal_pos pos;
+    char mark[160];
+    uint64_t now; /* the WAL's end */
+};
+
+static enum ob_status load(struct ob_source *s, struct standing *out, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    char shard[12];
+    PGresult *res = NULL;
+    snprintf(shard, sizeof(shard), "%u", s->shard);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select coalesce(lsn, '0/0'), rows_done, lsn is not null, wal, late_snap is null and "
+        "adopt_pos is null, snap::text, pg_current_wal_insert_lsn(), system_id, timeline from "
+        "outbox.cursor where pipeline = $1 and shard = $2::int",
+        p, 2, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    if (PQntuples(res) != 1) {
+        PQclear(res);
+        return ob_err_set(err, OB_RETRY, "outbox.cursor has lost its row");
+    }
+    *out = (struct standing){
+        .pos = {(uint64_t)ob_pg_i64(res, 0, 0), (uint64_t)ob_pg_i64(res, 0, 1)},
+        .lsn = ob_pg_bool(res, 0, 2),
+        .was = !ob_pg_null(res, 0, 3),
+        .at_rest = ob_pg_bool(res, 0, 4),
+        .now = (uint64_t)ob_pg_i64(res, 0, 6),
+    };
+    struct ob_str mark = ob_pg_str(res, 0, 3), snap = ob_pg_str(res, 0, 5);
+    struct ob_str system = ob_pg_str(res, 0, 7);
+    char *text = malloc(snap.n + 1);
+    snprintf(out->mark, sizeof(out->mark), "%.*s", OB_STR_ARG(mark));
+    snprintf(w->system_id, sizeof(w->system_id), "%.*s", OB_STR_ARG(system));
+    w->timeline = ob_pg_i64(res, 0, 8);
+    if (text) {
+        memcpy(text, snap.p, snap.n);
+        text[snap.n] = '\0';
+        const char *xmax = strchr(text, ':');
+        w->seen = ob_pg_snap_new(text);
+        w->seen_xmax = xmax ? strtoull(xmax + 1, NULL, 10) : 0;
+    }
+    free(text);
+    PQclear(res);
+    return w->seen ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+}
+
+/* Why the stream cannot go on where the row stands; NULL: it can. */
+static const char *gap(const struct ob_source *s, const struct standing *at,
+                       const struct wal_slot *slot)
+{
+    const struct wal_state *w = wal_of(s);
+    if (!at->lsn)
+        return at->was ? "the stream was given up" : "there is no slot yet";
+    if (s->moved)
+        return "the position is of another cluster";
+    if (s->timeline_changed)
+        return "the server was promoted or restored";
+    if (w->table_reader && !at->at_rest)
+        return "the table is not read up";
+    if (!slot->there)
+        return "the slot is gone";
+    if (!slot->ours)
+        return "the slot is of another kind";
+    if (slot->lost)
+        return "the server has given up the slot's WAL (max_slot_wal_keep_size)";
+    if (slot->confirmed > at->pos.lsn)
+        return "the slot was moved by somebody else";
+    if (!w->table_reader)
+        return NULL;
+    if (strcmp(at->mark, w->mark) != 0)
+        return "the publication was changed";
+    if (s->conf->wal_budget > 0 && slot->retained > s->conf->wal_budget)
+        return "the slot is over wal_budget";
+    if (s->conf->catch_up > 0 && at->now > at->pos.lsn &&
+        at->now - at->pos.lsn > (uint64_t)s->conf->catch_up)
+        return "the stream is farther behind than catch_up";
+    return NULL;
+}
+
+/* Without a table what the slot lost is lost: never without a word from a person. */
+static enum ob_status lost(struct ob_source *s, const struct standing *at, const char *why,
+                           struct ob_err *err)
+{
+    char from[PGO_LSN_TEXT], to[PGO_LSN_TEXT];
+    ob_pgo_lsn_format(at->pos.lsn, from);
+    ob_pgo_lsn_format(at->now, to);
+    if (!s->accept_loss)
+        return ob_err_set(err, OB_FATAL,
+                          "%s: the messages that were written from LSN %s to %s are lost; `outbox "
+                          "run --accept-loss` goes on behind them",
+                          why, at->lsn ? from : "(unknown)", to);
+    ob_log(s->log, OB_LOG_ERROR, "wal.loss", OB_KC("error", why),
+           OB_KC("from", at->lsn ? from : "unknown"), OB_KC("to", to));
+    return OB_OK;
+}
+
+static enum ob_status choose(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    struct standing at;
+    struct wal_slot slot;
+    enum ob_status st = load(s, &at, err);
+    if (st == OB_OK)
+        st = ob_pg_wal_slot(s, &slot, err);
+    if (st != OB_OK)
+        return st;
+    const char *why = gap(s, &at, &slot);
+    if (!why) {
+        w->phase = WAL_STREAM;
+        w->durable = w->read = at.pos;
+        return ob_pg_wal_recorded(s, err);
+    }
+    w->phase = WAL_TABLE;
+    ob_pg_snap_unref(w->seen);
+    w->seen = NULL;
+    w->seen_xmax = 0;
+    if (!w->table_reader)
+        return at.was ? lost(s, &at, why, err) : OB_OK;
+    ob_log(s->log, at.was ? OB_LOG_WARN : OB_LOG_INFO, "wal.table", OB_KC("reason", why));
+    return w->table_reader->start(s, err);
+}
+
+static enum ob_status wal_start(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = calloc(1, sizeof(*w));
+    if (!w)
+        return ob_err_set(err, OB_DOWN, "no memory");
+    s->wal = w;
+    s->whole = s->conf->message_prefix[0] != '\0';
+    w->table_reader = s->whole ? NULL : &ob_pg_log;
+    w->room = malloc(sizeof(*w->room));
+    w->events = malloc((size_t)s->conf->page * sizeof(*w->events));
+    if (!w->room || !w->events)
+        return ob_err_set(err, OB_DOWN, "no memory");
+    w->wait_visible = s->conf->wait_visible != PG_WAIT_OFF; /* until the first tick knows better */
+    enum ob_status st = ob_pg_wal_names(s, err);
+    /* On this server's disk before the server is told: `local`, because that is where the slot is,
+     * and because a stand-by that is away must not stop us. */
+    if (st == OB_OK)
+        st = ob_pg_exec(&s->sql, "set synchronous_commit = local", err);
+    if (st == OB_OK)
+        st = ob_pg_wal_publication(s, err);
+    if (st == OB_OK)
+        st = choose(s, err);
+    if (st == OB_OK && wal_of(s)->phase == WAL_TABLE)
+        ob_pg_wal_drop_others(s);
+    return st;
+}
+
+static void wal_stop(struct ob_source *s)
+{
+    struct wal_state *w = wal_of(s);
+    if (!w)
+        return;
+    ob_pg_wal_close(s);
+    if (w->table_reader)
+        w->table_reader->stop(s);
+    ob_arena_unref(w->arena);
+    ob_pg_snap_unref(w->seen);
+    ob_pg_snap_unref(w->visible);
+    ob_pg_snap_unref(w->anchor_snap);
+    free(w->ring.of);
+    free(w->room);
+    free(w->events);
+    free(w);
+    s->wal = NULL;
+}
+
+/* ---- reading ---- */
+
+static bool reaches(const struct wal_state *w)
+{
+    return w->streaming && w->read.lsn >= w->target;
+}
+
+static enum ob_status wal_claim(struct ob_source *s, size_t max, size_t max_bytes,
+                                struct ob_batch **out, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    if (max == 0)
+        return OB_AGAIN;
+    if (w->phase == WAL_TABLE)
+        return ob_pg_wal_table_claim(s, max, max_bytes, out, err);
+    enum ob_status st = w->streaming ? OB_OK : ob_pg_wal_open(s, err);
+    if (st == OB_OK)
+        st = ob_pg_wal_read(s, max, max_bytes, out, err);
+    /* Until we have seen what was there when we came: the server tells how far it is when asked. */
+    int64_t now = ob_clock_mono_ms(s->clock);
+    if (st == OB_AGAIN && w->streaming && !reaches(w) && now >= w->ask_at) {
+        ob_pg_wal_report(s, true);
+        w->ask_at = now + ASK_MS;
+    }
+    return st;
+}
+
+static int wal_wait_fd(const struct ob_source *s)
+{
+    const struct wal_state *w = wal_of(s);
+    if (w->phase == WAL_TABLE)
+        return w->table_reader && !w->switching ? w->table_reader->wait_fd(s) : -1;
+    return w->streaming && !w->waiting ? ob_pg_fd(&w->repl) : -1;
+}
+
+static int64_t wal_wake_at(const struct ob_source *s)
+{
+    const struct wal_state *w = wal_of(s);
+    if (w->phase == WAL_TABLE) {
+        int64_t at = w->table_reader && !w->switching ? w->table_reader->wake_at(s) : INT64_MAX;
+        return at < w->open_at ? at : w->open_at;
+    }
+    if (!w->streaming)
+        return w->open_at;
+    if (w->waiting)
+        return w->visible_at;
+    return reaches(w) ? INT64_MAX : w->ask_at;
+}
+
+static bool wal_looking(const struct ob_source *s)
+{
+    const struct wal_state *w = wal_of(s);
+    if (w->phase == WAL_STREAM)
+        return !reaches(w) || w->waiting || w->in_txn;
+    bool making = w->making != SLOT_NONE && ob_clock_mono_ms(s->clock) < w->made_at + 2000;
+    return making || w->switching || !w->table_reader ||
+           (w->table_reader->looking && w->table_reader->looking(s));
+}
+
+static void wal_rewind(struct ob_source *s)
+{
+    struct wal_state *w = wal_of(s);
+    struct ob_err err;
+    if (w->phase == WAL_TABLE) {
+        if (w->table_reader)
+            w->table_reader->rewind(s);
+        return;
+    }
+    ob_pg_wal_close(s);
+    w->read = w->durable;
+    w->ring.head = w->ring.n = 0;
+    w->handed = w->settled = w->given;
+    w->open_at = 0;
+    if (ob_pg_wal_recorded(s, &err) != OB_OK)
+        w->recorded_max = INT64_MAX; /* every page is looked up */
+}
+
+static bool wal_already(const struct ob_source *s, uint64_t ref, uint64_t hash)
+{
+    const struct wal_state *w = wal_of(s);
+    return w && w->phase == WAL_TABLE && w->table_reader && w->table_reader->already &&
+           w->table_reader->already(s, ref, hash);
+}
+
+/* ---- settling ---- */
+
+static void write_pos(struct wal_state *w, struct wal_pos at, struct pg_cursor *out)
+{
+    ob_pgo_lsn_format(at.lsn, w->texts[0]);
+    snprintf(w->texts[1], sizeof(w->texts[1]), "%" PRIu64, at.rows);
+    *out = (struct pg_cursor){.lsn = w->texts[0], .rows_done = w->texts[1]};
+    w->writing = at;
+    w->anchor_written = ob_pg_wal_anchor(w, at, out);
+}
+
+static void wrote_pos(struct wal_state *w)
+{
+    w->durable = w->writing;
+    if (w->anchor_written) {
+        ob_pg_snap_unref(w->anchor_snap);
+        w->anchor_snap = NULL;
+        w->anchor_written = false;
+    }
+}
+
+static void wal_cursor(struct ob_source *s, const struct ob_settle *settle, struct pg_cursor *out)
+{
+    struct wal_state *w = wal_of(s);
+    struct wal_pos at;
+    if (w->phase == WAL_TABLE) {
+        if (w->table_reader)
+            w->table_reader->cursor(s, settle, out);
+        return;
+    }
+    if (settle->moved && ob_pg_wal_at(w, settle->ref, &at))
+        write_pos(w, at, out);
+}
+
+static void wal_settled(struct ob_source *s, const struct ob_settle *settle)
+{
+    struct wal_state *w = wal_of(s);
+    struct wal_pos at;
+    if (w->phase == WAL_TABLE) {
+        if (w->table_reader)
+            w->table_reader->settled(s, settle);
+        return;
+    }
+    if (!settle->moved || !ob_pg_wal_at(w, settle->ref, &at))
+        return;
+    wrote_pos(w);
+    ob_pg_wal_settled(w, settle->ref);
+}
+
+/* Everything that was handed out is settled: what was read is, and the slot moves on although
+ * nothing of ours comes (test: "an idle outbox does not hold the WAL"). */
+static bool wal_rest(struct ob_source *s, struct pg_cursor *out)
+{
+    struct wal_state *w = wal_of(s);
+    if (w->phase == WAL_TABLE)
+        return w->table_reader && w->table_reader->rest && w->table_reader->rest(s, out);
+    if (w->settled < w->handed)
+        return false;
+    write_pos(w, w->read, out);
+    return true;
+}
+
+static void wal_rested(struct ob_source *s)
+{
+    struct wal_state *w = wal_of(s);
+    if (w->phase == WAL_TABLE) {
+        if (w->table_reader && w->table_reader->rested)
+            w->table_reader->rested(s);
+        return;
+    }
+    wrote_pos(w);
+    ob_pg_wal_settled(w, w->settled);
+}
+
+/* ---- the rest ---- */
+
+static void wal_ref(const struct ob_source *s, const struct ob_event *ev, struct ob_buf *out)
+{
+    (void)s;
+    ob_buf_printf(out, "%" PRIu64, ev->seq);
+}
+
+static enum ob_status wal_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
+                                struct ob_batch *batch, struct ob_err *err)
+{
+    return ob_pg_native_fetch(s, refs, n, batch, err);
+}
+
+static enum ob_status wal_status(struct ob_source *s, struct ob_source_status *out,
+                                 struct ob_err *err)
+{
+    char shard[12];
+    PGresult *res = NULL;
+    snprintf(shard, sizeof(shard), "%u", s->shard);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard)};
+    if (!wal_of(s)->table_reader)
+        return OB_OK;
+    enum ob_status st = ob_pg_query(
+        &s->sql, "select pos from outbox.cursor where pipeline = $1 and shard = $2::int", p, 2,
+        true, &res, err);
+    int64_t pos = st == OB_OK && PQntuples(res) == 1 ? ob_pg_i64(res, 0, 0) : 0;
+    PQclear(res);
+    return st == OB_OK ? ob_pg_status_native(&s->sql, s->pipeline, pos, out, err) : st;
+}
+
+const struct pg_reader ob_pg_wal = {
+    .name = "wal",
+    .log = true,
+    .start = wal_start,
+    .stop = wal_stop,
+    .wait_fd = wal_wait_fd,
+    .wake_at = wal_wake_at,
+    .claim = wal_claim,
+    .looking = wal_looking,
+    .rewind = wal_rewind,
+    .already = wal_already,
+    .cursor = wal_cursor,
+    .settled = wal_settled,
+    .rest = wal_rest,
+    .rested = wal_rested,
+    .tick = ob_pg_wal_tick,
+    .ref = wal_ref,
+    .fetch = wal_fetch,
+    .status = wal_status,
+};

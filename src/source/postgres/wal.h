@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wal - the state of mode wal. Nothing here is for others.
+ *
+ *     wal.c          the reader: start, claim, settle     wal_slot.c    names, publication, slot
+ *     wal_stream.c   the replication connection           wal_read.c    from frames to events
+ *     wal_native.c   rows of outbox.event                 wal_message.c pg_logical_emit_message
+ *     wal_table.c    reading the table until a slot is there          wal_tick.c  once a second
+ *
+ * Two phases. STREAM: a slot, from our own position. TABLE: there is none that continues where we
+ * stand; the table is read by its own reader from the cursor (the anchor), a slot is made, and when
+ * a look that began behind it found nothing more, the stream begins: what that look saw is passed
+ * over there. The cursor's lsn is NULL in phase TABLE. */
+#ifndef OB_SOURCE_POSTGRES_WAL_H
+#define OB_SOURCE_POSTGRES_WAL_H
+
+#include "source/postgres/pg.h"
+#include "source/postgres/pgoutput.h"
+#include "source/postgres/snap.h"
+
+#define WAL_NAME 64
+
+/* A position in the order of commits: all transactions whose commit record stands below lsn, and
+ * the first `rows` rows of the one that stands at lsn. */
+struct wal_pos {
+    uint64_t lsn, rows;
+};
+
+/* A transaction with events that are not settled: ordinals first to last. */
+struct wal_txn {
+    uint64_t first, last;
+    uint64_t lsn, end_lsn; /* its commit; end 0: not read yet */
+    uint64_t rows;         /* that stood before `first` in it */
+};
+
+struct wal_ring {
+    struct wal_txn *of;
+    size_t cap, head, n; /* head: index of the oldest */
+};
+
+enum wal_field {
+    F_XID,
+    F_SEQ,
+    F_ID,
+    F_TYPE,
+    F_AGGREGATE_TYPE,
+    F_AGGREGATE_ID,
+    F_KEY,
+    F_TENANT,
+    F_TOPIC,
+    F_PAYLOAD,
+    F_KIND,
+    F_HEADERS,
+    F_METADATA,
+    F_ENTITY_VERSION,
+    F_SCHEMA_VERSION,
+    F_MAX_ATTEMPTS,
+    F_CREATED,
+    N_FIELDS
+};
+
+/* How a table's rows become events. */
+struct wal_table {
+    bool known;        /* its relation message was read */
+    uint32_t relation; /* of this stream */
+    int at[N_FIELDS];  /* column of a field, -1: none */
+    size_t n;          /* columns */
+};
+
+enum wal_phase { WAL_TABLE, WAL_STREAM };
+enum wal_making { SLOT_NONE, SLOT_MAKING, SLOT_MADE };
+
+struct wal_state {
+    enum wal_phase phase;
+    const struct pg_reader *table_reader; /* NULL: no table keeps the events */
+    char slot[WAL_NAME], publication[WAL_NAME];
+    char mark[160];     /* the publication as it was when the slot was made */
+    char system_id[32]; /* of the server that the sql session is on */
+    int64_t timeline;
+
+    struct wal_pos durable; /* as stored; what the server is told */
+    struct wal_pos read;    /* handed out, or passed over */
+    struct wal_ring ring;
+    uint64_t given, settled; /* ordinals: the last row read, the last settled */
+    uint64_t handed;         /* the last one that became a claimed event */
+
+    /* the connection */
+    struct pg_conn repl;
+    bool streaming;
+    struct wal_pos resume; /* where this connection goes on: `read` when it was opened */
+    uint64_t target;       /* where the server stood then: what was there before we came */
+    int64_t open_at, busy_since;
+    unsigned failures;
+
+    /* the transaction that is being read */
+    bool in_txn, skip_txn;
+    uint64_t txn_lsn, txn_rows, txn_xid;
+    int64_t txn_time_us;
+    struct wal_table table;
+    struct pgo_room *room;
+
+    /* a claim under way */
+    struct ob_event *events; /* room for a page */
+    size_t n_events, bytes, last_used;
+    struct ob_arena *arena;
+
+    struct snap *seen; /* its transactions were read from the table */
+    uint64_t seen_xmax;
+    int64_t recorded_max; /* no event above this number has a parked or dead row */
+
+    /* commits that SQL does not show yet */
+    bool wait_visible, waiting;
+    struct snap *visible;
+    int64_t visible_at, visible_ms;
+
+    /* the next anchor */
+    struct snap *anchor_snap;
+    int64_t anchor_pos;
+    uint64_t anchor_lsn;
+    bool anchor_written; /* it is part of the cursor that is being written */
+    struct wal_pos writing;
+    int64_t ask_at; /* how far the server is */
+
+    /* phase TABLE */
+    enum wal_making making;
+    uint64_t slot_lsn, rounds; /* of the slot; looks at the table that began before it */
+    int64_t made_at, said_at;
+    bool switching;
+
+    bool told_other, told_plain; /* said once */
+    char texts[4][32];           /* of the cursor that is being written */
+};
+
+static inline struct wal_state *wal_of(const struct ob_source *s)
+{
+    return s->wal;
+}
+
+static inline bool wal_behind(struct wal_pos a, struct wal_pos b)
+{
+    return a.lsn < b.lsn || (a.lsn == b.lsn && a.rows < b.rows);
+}
+
+/* wal_slot.c */
+enum ob_status ob_pg_wal_names(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Makes the publication if it is not there, and checks that all inserts come through it. */
+enum ob_status ob_pg_wal_publication(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* $1 the publication, $2 the table (or NULL): one text that changes with every change of what it
+ * publishes. NULL: it is gone. */
+#define PG_WAL_MARK                                                                                \
+    "(select p.oid::text || '.' || p.xmin::text || coalesce(':' || (select string_agg(r.oid::text" \
+    " || '.' || r.xmin::text, ',' order by r.oid) from pg_publication_rel r where r.prpubid = "    \
+    "p.oid and r.prrelid = to_regclass($2)), '') from pg_publication p where p.pubname = $1)"
+struct wal_slot {
+    bool there, ours, lost; /* ours: of this database and of our kind; lost: the WAL is gone */
+    uint64_t confirmed, restart;
+    int64_t pid;      /* who holds it, 0: nobody */
+    int64_t retained; /* bytes of WAL from where it stands */
+    char why[200];    /* not ours: why */
+};
+enum ob_status ob_pg_wal_slot(struct ob_source *s, struct wal_slot *out,
+                              struct ob_err *err) OB_MUST_CHECK;
+/* Ends the walsender that holds the slot if it is one of ours: the shard is ours, so its owner is
+ * gone. OB_RETRY: somebody else's, err says whose. */
+enum ob_status ob_pg_wal_free_slot(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* OB_AGAIN: it is held; try again soon. */
+enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Slots of shards that are no more. */
+void ob_pg_wal_drop_others(struct ob_source *s);
+/* Name of the published table, "outbox.event" or another; NULL: none. */
+const char *ob_pg_wal_table_name(const struct ob_source *s);
+
+/* wal_stream.c */
+enum ob_status ob_pg_wal_connect(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* OB_OK: streaming. OB_AGAIN: the slot is not free yet; later. */
+enum ob_status ob_pg_wal_open(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+void ob_pg_wal_close(struct ob_source *s);
+/* Tells the server how far we are. */
+void ob_pg_wal_report(struct ob_source *s, bool reply);
+/* The next frame; *buf is PQfreemem'd by the caller. OB_AGAIN: none now. */
+enum ob_status ob_pg_wal_frame(struct ob_source *s, char **buf, size_t *n,
+                               struct ob_err *err) OB_MUST_CHECK;
+
+/* wal_read.c */
+enum ob_status ob_pg_wal_read(struct ob_source *s, size_t max, size_t max_bytes,
+                              struct ob_batch **out, struct ob_err *err) OB_MUST_CHECK;
+/* The position behind an ordinal. False: it is not in the ring. */
+bool ob_pg_wal_at(const struct wal_state *w, uint64_t ref, struct wal_pos *out);
+void ob_pg_wal_settled(struct wal_state *w, uint64_t ref);
+enum ob_status ob_pg_wal_recorded(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+
+/* wal_native.c: false with err->status OB_DOWN (no memory) or OB_FATAL (the table has changed). */
+enum ob_status ob_pg_wal_map_native(struct wal_table *t, const struct pgo_msg *relation,
+                                    struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_wal_native(const struct wal_table *t, const struct pgo_msg *row,
+                                struct ob_arena *arena, struct ob_event *ev,
+                                struct ob_err *err) OB_MUST_CHECK;
+/* wal_message.c: what cannot be read is an event with a fault. OB_DOWN: no memory. */
+enum ob_status ob_pg_wal_message(const struct pgo_msg *msg, int64_t time_us, struct ob_arena *arena,
+                                 struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
+
+/* wal_table.c */
+enum ob_status ob_pg_wal_table_claim(struct ob_source *s, size_t max, size_t max_bytes,
+                                     struct ob_batch **out, struct ob_err *err) OB_MUST_CHECK;
+
+/* wal_tick.c */
+enum ob_status ob_pg_wal_tick(struct ob_source *s, struct ob_err *err);
+/* OB_OK: SQL shows the transaction that is being read. OB_AGAIN: not yet. */
+enum ob_status ob_pg_wal_visible(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* The anchor, if the position has reached it. */
+bool ob_pg_wal_anchor(struct wal_state *w, struct wal_pos at, struct pg_cursor *out);
+
+#endif

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wal_slot - the publication and the slot of a shard: their names, what they must be, who holds the
+ * slot. */
+#include "source/postgres/wal.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ---- names ---- */
+
+/* Slots are called [a-z0-9_], at most 63, and are of the whole cluster: the database is part of the
+ * name. What does not fit is told apart by a hash. */
+static void add_name(char out[WAL_NAME], size_t *n, const char *name, size_t max, bool *changed)
+{
+    size_t end = *n + max;
+    for (; *name && *n < end; name++) {
+        char c = (char)tolower((unsigned char)*name);
+        bool fine = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+        *changed = *changed || !fine || c != *name;
+        out[(*n)++] = fine ? c : '_';
+    }
+    *changed = *changed || *name;
+}
+
+static void make_name(char out[WAL_NAME], const char *db, const char *pipeline, const char *end)
+{
+    char whole[512];
+    size_t n = 7;
+    bool changed = false;
+    memcpy(out, "outbox_", 7);
+    if (db) {
+        add_name(out, &n, db, 18, &changed);
+        out[n++] = '_';
+    }
+    add_name(out, &n, pipeline, 24, &changed);
+    if (changed) {
+        int k = snprintf(whole, sizeof(whole), "%s/%s", db ? db : "", pipeline);
+        k = k < (int)sizeof(whole) ? k : (int)sizeof(whole) - 1;
+        n += (size_t)snprintf(out + n, WAL_NAME - n, "_%06x",
+                              (unsigned)(ob_hash64(whole, (size_t)k) & 0xffffff));
+    }
+    snprintf(out + n, WAL_NAME - n, "%s", end);
+}
+
+enum ob_status ob_pg_wal_names(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    char end[12];
+    snprintf(end, sizeof(end), "_%u", s->shard);
+    if (s->conf->publication[0])
+        snprintf(w->publication, WAL_NAME, "%s", s->conf->publication);
+    else
+        make_name(w->publication, NULL, s->pipeline, "");
+    if (!s->conf->slot[0])
+        make_name(w->slot, PQdb(s->sql.c), s->pipeline, end);
+    else if (snprintf(w->slot, WAL_NAME, "%s%s", s->conf->slot, s->shards > 1 ? end : "") >=
+                 WAL_NAME ||
+             strspn(w->slot, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(w->slot))
+        return ob_err_set(
+            err, OB_FATAL,
+            "slot: %s cannot be the name of a slot: lower-case letters, digits and _, "
+            "at most 63",
+            s->conf->slot);
+    if (strlen(s->conf->publication) >= WAL_NAME)
+        return ob_err_set(err, OB_FATAL, "publication: a name has at most 63 bytes");
+    return OB_OK;
+}
+
+const char *ob_pg_wal_table_name(const struct ob_source *s)
+{
+    return s->conf->message_prefix[0] ? NULL : "outbox.event";
+}
+
+/* ---- the publication ---- */
+
+static void statement(const struct ob_source *s, struct ob_buf *sql)
+{
+    const struct wal_state *w = wal_of(s);
+    const char *table = ob_pg_wal_table_name(s);
+    ob_buf_c(sql, "CREATE PUBLICATION ");
+    ob_pg_ident(sql, w->publication);
+    if (table)
+        ob_buf_printf(sql, " FOR TABLE %s", table);
+    ob_buf_c(sql, " WITH (publish = 'insert', publish_via_partition_root = true)");
+}
+
+/* The table's owner made a function that does it for the relay. */
+static enum ob_status make_publication(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    struct ob_buf sql;
+    const struct pg_param p[] = {PG_TEXT(w->publication)};
+    ob_buf_init(&sql, 4096);
+    statement(s, &sql);
+    enum ob_status st;
+    if (ob_pg_wal_table_name(s))
+        st = ob_pg_query(&s->sql, "select outbox.publish($1)", p, 1, false, NULL, err);
+    else
+        st = ob_pg_exec(&s->sql, ob_buf_z(&sql), err);
+    if (st != OB_OK && strstr(err->text, "42710")) /* another shard was faster */
+        st = OB_OK;
+    if (st != OB_OK && st != OB_DOWN)
+        st = ob_err_set(err, OB_FATAL,
+                        "there is no publication %s and it cannot be made (%.200s); as the owner "
+                        "of the table: %s;",
+                        w->publication, err->text, ob_buf_z(&sql));
+    ob_buf_clear(&sql);
+    return st;
+}
+
+#define IN_IT "from pg_publication_rel r where r.prpubid = p.oid and r.prrelid = to_regclass($2)"
+
+/* OB_AGAIN: it is not there. */
+static enum ob_status check_publication(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    const char *table = ob_pg_wal_table_name(s);
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(w->publication), PG_TEXT(table)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select p.pubinsert, p.pubviaroot, p.puballtables or exists (select 1 " IN_IT
+        "), exists (select 1 " IN_IT " and (to_jsonb(r) ->> 'prqual' is not null or to_jsonb(r) "
+        "->> 'prattrs' is not null)), " PG_WAL_MARK " from pg_publication p where p.pubname = $1",
+        p, 2, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    const char *what = NULL;
+    if (PQntuples(res) == 0)
+        st = OB_AGAIN;
+    else if (table && !ob_pg_bool(res, 0, 0))
+        what = "does not publish inserts: ALTER PUBLICATION … SET (publish = 'insert')";
+    else if (table && !ob_pg_bool(res, 0, 1))
+        what = "names partitions in place of the table: ALTER PUBLICATION … SET "
+               "(publish_via_partition_root = true)";
+    else if (table && !ob_pg_bool(res, 0, 2))
+        what = "does not have the table: ALTER PUBLICATION … ADD TABLE";
+    else if (table && ob_pg_bool(res, 0, 3))
+        what = "has a filter of rows or columns: ALTER PUBLICATION … SET TABLE";
+    if (what)
+        st = ob_err_set(err, OB_FATAL, "publication %s %s", w->publication, what);
+    else if (st == OB_OK)
+        snprintf(w->mark, sizeof(w->mark), "%s", PQgetvalue(res, 0, 4));
+    PQclear(res);
+    return st;
+}
+
+enum ob_status ob_pg_wal_publication(struct ob_source *s, struct ob_err *err)
+{
+    enum ob_status st = check_publication(s, err);
+    if (st != OB_AGAIN)
+        return st;
+    st = make_publication(s, err);
+    if (st == OB_OK)
+        st = check_publication(s, err);
+    return st == OB_AGAIN ? ob_err_set(err, OB_RETRY, "the publication is gone again") : st;
+}
+
+/* ---- the slot ---- */
+
+enum ob_status ob_pg_wal_slot(struct ob_source *s, struct wal_slot *out, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(w->slot)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select slot_type = 'logical' and plugin = 'pgoutput' and database = current_database(), "
+        "format('%s slot of %s in %s', slot_type, coalesce(plugin, '-'), coalesce(database, '-')), "
+        "wal_status is null or wal_status = 'lost' or restart_lsn is null, "
+        "coalesce(confirmed_flush_lsn, '0/0'), coalesce(restart_lsn, '0/0'), coalesce(active_pid, "
+        "0), coalesce(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn), 0)::bigint from "
+        "pg_replication_slots where slot_name = $1",
+        p, 1, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    *out = (struct wal_slot){.there = PQntuples(res) == 1};
+    if (out->there) {
+        struct ob_str what = ob_pg_str(res, 0, 1);
+        out->ours = ob_pg_bool(res, 0, 0);
+        out->lost = ob_pg_bool(res, 0, 2);
+        out->confirmed = (uint64_t)ob_pg_i64(res, 0, 3);
+        out->restart = (uint64_t)ob_pg_i64(res, 0, 4);
+        out->pid = ob_pg_i64(res, 0, 5);
+        out->retained = ob_pg_i64(res, 0, 6);
+        snprintf(out->why, sizeof(out->why), "%.*s", OB_STR_ARG(what));
+    }
+    PQclear(res);
+    return st;
+}
+
+enum ob_status ob_pg_wal_free_slot(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(w->slot)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select a.pid, a.usename = current_user and a.application_name in ('outbox wal', "
+        "current_setting('application_name')), format('%s, %s, %s', a.usename, "
+        "coalesce(nullif(a.application_name, ''), 'no name'), coalesce(host(a.client_addr), "
+        "'local')) from pg_replication_slots r join pg_stat_activity a on a.pid = r.active_pid "
+        "where r.slot_name = $1",
+        p, 1, true, &res, err);
+    if (st != OB_OK || PQntuples(res) == 0) {
+        PQclear(res);
+        return st;
+    }
+    char pid[24];
+    struct ob_str who = ob_pg_str(res, 0, 2);
+    snprintf(pid, sizeof(pid), "%" PRId64, ob_pg_i64(res, 0, 0));
+    if (!ob_pg_bool(res, 0, 1)) {
+        st = ob_err_set(err, OB_RETRY,
+                        "slot %s is held by backend %s (%.*s): stop it, or SELECT "
+                        "pg_terminate_backend(%s);",
+                        w->slot, pid, OB_STR_ARG(who), pid);
+    } else {
+        const struct pg_param q[] = {PG_TEXT(pid), PG_TEXT(w->slot)};
+        ob_log(s->log, OB_LOG_WARN, "wal.terminate", OB_KC("slot", w->slot), OB_KC("backend", pid));
+        st = ob_pg_query(&s->sql,
+                         "select pg_terminate_backend(active_pid) from pg_replication_slots where "
+                         "active_pid = $1::int and slot_name = $2",
+                         q, 2, false, NULL, err);
+    }
+    PQclear(res);
+    return st;
+}
+
+enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    struct wal_slot slot;
+    enum ob_status st = ob_pg_wal_slot(s, &slot, err);
+    if (st != OB_OK || !slot.there)
+        return st;
+    if (!slot.ours && !slot.lost)
+        return ob_err_set(err, OB_FATAL,
+                          "slot %s is a %s and not ours: name another one with `slot:`", w->slot,
+                          slot.why);
+    if (slot.pid != 0) {
+        st = ob_pg_wal_free_slot(s, err);
+        return st == OB_OK ? OB_AGAIN : st;
+    }
+    const struct pg_param p[] = {PG_TEXT(w->slot)};
+    st = ob_pg_query(&s->sql,
+                     "select pg_drop_replication_slot(slot_name) from pg_replication_slots where "
+                     "slot_name = $1",
+                     p, 1, false, NULL, err);
+    if (st == OB_OK)
+        ob_log(s->log, OB_LOG_INFO, "wal.dropped", OB_KC("slot", w->slot));
+    return st == OB_RETRY ? OB_AGAIN : st;
+}
+
+void ob_pg_wal_drop_others(struct ob_source *s)
+{
+    struct wal_state *w = wal_of(s);
+    char shards[12], stem[WAL_NAME];
+    struct ob_err why;
+    size_t n = strlen(w->slot);
+    if (s->shard != 0)
+        return;
+    snprintf(stem, sizeof(stem), "%s", w->slot);
+    if (!s->conf->slot[0] || s->shards > 1)
+        stem[n - 2] = '\0'; /* "_0" */
+    snprintf(shards, sizeof(shards), "%u", s->shards);
+    const struct pg_param p[] = {PG_TEXT(stem), PG_TEXT(shards), PG_TEXT(w->slot)};
+    if (ob_pg_query(&s->sql,
+                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where "
+                    "not active and database = current_database() and plugin = 'pgoutput' and "
+                    "slot_name <> $3 and (slot_name = $1 or (slot_name ~ ('^' || $1 || "
+                    "'_[0-9]{1,2}$') and regexp_replace(slot_name, '.*_', '')::int >= case when $3 "
+                    "= $1 then 0 else $2::int end))",
+                    p, 3, false, NULL, &why) != OB_OK)
+        ob_log(s->log, OB_LOG_WARN, "wal.drop", OB_KC("error", why.text));
+}

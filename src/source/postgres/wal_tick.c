@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wal_tick - once a second: a sign of life to the server, the anchor, the state of slot and
+ * publication; and what SQL shows already.
+ *
+ * The anchor maps a position of the stream to one of the table. One statement gives a snapshot, the
+ * last number and, behind both, the WAL's end: all that the snapshot shows was committed below it.
+ * When the stream's position has reached that end, (number, snapshot) is stored as the ordinary
+ * cursor of mode log: what it shows is settled. It is taken only while the publication is the one
+ * that the slot began with, and that is read in the same snapshot: rows that a changed publication
+ * left out are never behind an anchor. */
+#include "source/postgres/wal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define VISIBLE_MAX_MS 50
+#define SAY_MS 60000
+
+bool ob_pg_wal_anchor(struct wal_state *w, struct wal_pos at, struct pg_cursor *out)
+{
+    if (!w->anchor_snap || at.lsn < w->anchor_lsn)
+        return false;
+    snprintf(w->texts[2], sizeof(w->texts[2]), "%" PRId64, w->anchor_pos);
+    out->pos = out->late_pos = w->texts[2];
+    out->snap = w->anchor_snap->text;
+    return true;
+}
+
+/* The slot cannot be followed any more: the shard is taken anew, from the table. */
+static enum ob_status fall(struct ob_source *s, bool drop, const char *why, struct ob_err *err)
+{
+    char shard[12], epoch[24];
+    struct ob_err ignored;
+    snprintf(shard, sizeof(shard), "%u", s->shard);
+    snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
+    ob_pg_wal_close(s);
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "update outbox.cursor set lsn = null, rows_done = 0 where pipeline = $1 and shard = "
+        "$2::int and epoch = $3::bigint",
+        p, 3, false, NULL, err);
+    /* If it is still held, it is dropped when the shard is taken again. */
+    if (st == OB_OK && drop && ob_pg_wal_drop_slot(s, &ignored) == OB_FATAL)
+        ob_log(s->log, OB_LOG_WARN, "wal.drop", OB_KC("error", ignored.text));
+    ob_pg_lost(s);
+    return ob_err_set(err, OB_FENCED, "%s: the table is read in place of the stream", why);
+}
+
+struct found {
+    const char *mark, *status;
+    int64_t retained;
+};
+
+static enum ob_status judge(struct ob_source *s, const struct found *f, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    char why[200];
+    int64_t now = ob_clock_mono_ms(s->clock);
+    bool over = s->conf->wal_budget > 0 && f->retained > s->conf->wal_budget;
+    if (over)
+        snprintf(why, sizeof(why), "slot %s holds %" PRId64 " bytes of WAL, wal_budget is %" PRId64,
+                 w->slot, f->retained, s->conf->wal_budget);
+    if (!w->table_reader) { /* nothing but the stream has the events: it is never given up */
+        if (over && now >= w->said_at) {
+            ob_log(s->log, OB_LOG_ERROR, "wal.budget", OB_KC("error", why));
+            w->said_at = now + SAY_MS;
+        }
+        return OB_OK;
+    }
+    if (over)
+        return fall(s, true, why, err);
+    if (!f->mark || strcmp(f->mark, w->mark) != 0)
+        return fall(s, true, "the publication was changed", err);
+    if (!f->status)
+        return fall(s, false, "the slot is gone", err);
+    if (strcmp(f->status, "lost") == 0)
+        return fall(s, true, "the server has given up the slot's WAL (max_slot_wal_keep_size)",
+                    err);
+    return OB_OK;
+}
+
+static enum ob_status take_anchor(struct wal_state *w, const PGresult *res, struct ob_err *err)
+{
+    if (w->anchor_snap || !w->table_reader)
+        return OB_OK;
+    w->anchor_snap = ob_pg_snap_new(PQgetvalue(res, 0, 0));
+    if (!w->anchor_snap)
+        return ob_err_set(err, OB_DOWN, "no memory");
+    w->anchor_pos = strtoll(PQgetvalue(res, 0, 1), NULL, 10);
+    if (!ob_pgo_lsn_parse(PQgetvalue(res, 0, 2), &w->anchor_lsn))
+        w->anchor_lsn = UINT64_MAX;
+    return OB_OK;
+}
+
+enum ob_status ob_pg_wal_tick(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    PGresult *res = NULL;
+    if (w->phase != WAL_STREAM)
+        return OB_OK;
+    ob_pg_wal_report(s, true);
+    const struct pg_param p[] = {PG_TEXT(w->publication), PG_TEXT(ob_pg_wal_table_name(s)),
+                                 PG_TEXT(w->slot)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select pg_current_snapshot()::text, (select case when is_called then last_value else 0 "
+        "end from outbox.event_seq_seq), pg_current_wal_insert_lsn()::text, "
+        "current_setting('synchronous_standby_names') <> '', " PG_WAL_MARK
+        ", r.wal_status, coalesce(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), r.restart_lsn), "
+        "0)::bigint from (values (1)) v left join pg_replication_slots r on r.slot_name = $3",
+        p, 3, false, &res, err);
+    if (st != OB_OK)
+        return ob_pg_owned(s, &(struct ob_err){0}) == OB_OK ? st : OB_FENCED;
+    struct found f = {.mark = PQgetisnull(res, 0, 4) ? NULL : PQgetvalue(res, 0, 4),
+                      .status = PQgetisnull(res, 0, 5) ? NULL : PQgetvalue(res, 0, 5),
+                      .retained = strtoll(PQgetvalue(res, 0, 6), NULL, 10)};
+    w->wait_visible = s->conf->wait_visible == PG_WAIT_ON ||
+                      (s->conf->wait_visible == PG_WAIT_AUTO && PQgetvalue(res, 0, 3)[0] == 't');
+    st = judge(s, &f, err);
+    if (st == OB_OK)
+        st = take_anchor(w, res, err);
+    PQclear(res);
+    return st;
+}
+
+/* With synchronous stand-bys a commit is decoded before the session that made it, and anybody else,
+ * sees it. */
+enum ob_status ob_pg_wal_visible(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    PGresult *res = NULL;
+    int64_t now = ob_clock_mono_ms(s->clock);
+    if (!w->visible || !ob_pg_snap_shows(w->visible->text, w->txn_xid)) {
+        if (now < w->visible_at)
+            return OB_AGAIN;
+        enum ob_status st =
+            ob_pg_query(&s->sql, "select pg_current_snapshot()::text", NULL, 0, false, &res, err);
+        if (st != OB_OK)
+            return st;
+        ob_pg_snap_unref(w->visible);
+        w->visible = ob_pg_snap_new(PQgetvalue(res, 0, 0));
+        PQclear(res);
+        if (!w->visible)
+            return ob_err_set(err, OB_DOWN, "no memory");
+        if (!ob_pg_snap_shows(w->visible->text, w->txn_xid)) {
+            w->visible_ms = w->visible_ms ? w->visible_ms * 2 : 1;
+            w->visible_ms = w->visible_ms > VISIBLE_MAX_MS ? VISIBLE_MAX_MS : w->visible_ms;
+            w->visible_at = now + w->visible_ms;
+            return OB_AGAIN;
+        }
+    }
+    w->waiting = false;
+    w->visible_ms = 0;
+    w->visible_at = 0;
+    return OB_OK;
+}
