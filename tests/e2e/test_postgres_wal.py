@@ -161,7 +161,8 @@ def test_shards_share_the_keys_and_may_be_changed(outbox, db):
         for n in range(100):
             emit(c, f"k{n % 10}", 1000 * shards + n)
         files[shards] = lambda s=shards: delivered(*outbox.path("out").glob(f"s{s}.jsonl*"))
-        wait_until(lambda s=shards: len(files[s]()) >= 100, 20, "delivered")
+        want = {1000 * shards + n for n in range(100)}
+        wait_until(lambda s=shards, w=want: {v["n"] for v in files[s]()} >= w, 20, "delivered")
         assert relay.stop() == 0
         wait_until(lambda s=shards: len(slots(db)) == s, 10, "a slot for each")
     first = {}  # what the table gave again was settled behind the last anchor
