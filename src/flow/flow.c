@@ -33,7 +33,7 @@ static void forget(struct ob_flow *f)
     f->key_fresh = f->dest_fresh = f->slot_fresh = 0;
     memset(f->key_bucket, 0xff, ((size_t)f->key_mask + 1) * sizeof(uint32_t));
     memset(f->dest_bucket, 0xff, ((size_t)f->dest_mask + 1) * sizeof(uint32_t));
-    f->ring_head = f->ring_tail = f->ring_cut = 0;
+    f->ring_head = f->ring_tail = f->ring_cut = f->passed = f->passed_cut = 0;
     f->n_used = f->n_todo = f->n_dirty = f->n_picked = f->n_over = f->over_at = f->n_cancel = 0;
     f->fhead = f->ftail = f->ahead = f->bhead = f->probe = NIL;
     f->n_in_flight = f->n_ready = f->n_rows = f->n_idle_held = f->n_idle_dests = 0;
@@ -288,6 +288,7 @@ static void find_probe(struct ob_flow *f, int64_t now)
 
 void ob_flow_tick(struct ob_flow *f, int64_t now)
 {
+    ob__ring_pass(f);
     ob__flight_tick(f, now);
     ob__dest_tick(f, now);
     find_probe(f, now);
@@ -338,7 +339,8 @@ int64_t ob_flow_wake_at(const struct ob_flow *f, int64_t now)
 
 bool ob_flow_idle(const struct ob_flow *f)
 {
-    return f->n_used == 0 && f->ring_head == f->ring_tail && !f->settling && f->n_over == 0;
+    return f->n_used == 0 && f->ring_head == f->ring_tail && f->passed == 0 && !f->settling &&
+           f->n_over == 0;
 }
 
 void ob_flow_stats(const struct ob_flow *f, struct ob_flow_stats *out)

@@ -134,8 +134,11 @@ struct ob_flow {
     struct ring *ring;
     uint32_t ring_cap;
     uint64_t ring_head, ring_tail,
-        ring_cut;           /* absolute; cut: end of the prefix that is being settled */
-    uint32_t *todo, n_todo; /* slots with something to record */
+        ring_cut; /* absolute; cut: end of the prefix that is being settled */
+    /* What is over at the head of the ring leaves it at once and is only counted until a settle has
+     * recorded it: how often a source may settle does not bound how many events pass meanwhile. */
+    uint64_t passed, passed_cut, passed_ref; /* so many; of the settle under way; ref of the last */
+    uint32_t *todo, n_todo;                  /* slots with something to record */
     uint32_t *dirty, n_dirty;
     uint32_t *picked, n_picked;
     uint64_t *over, *cancel;
@@ -244,6 +247,7 @@ void ob__slot_drop(struct ob_flow *f, uint32_t s);
 
 /* send.c */
 void ob__verdict(struct ob_flow *f, int64_t now, uint32_t s, enum ob_verdict v);
+void ob__ring_pass(struct ob_flow *f);
 void ob__flight_tick(struct ob_flow *f, int64_t now);
 void ob__up(struct ob_flow *f, int64_t now);
 int64_t ob__sent_eff(const struct ob_flow *f, const struct slot *s);

@@ -15,11 +15,25 @@ static bool passable(const struct ob_flow *f, const struct ring *r)
            s->state == S_OVERDUE || (s->state == S_SENT && s->park_n != 0);
 }
 
+void ob__ring_pass(struct ob_flow *f)
+{
+    if (f->settling) /* its prefix is still to be popped */
+        return;
+    for (; f->ring_head < f->ring_tail; f->ring_head++) {
+        const struct ring *r = &f->ring[f->ring_head % f->ring_cap];
+        if (r->slot != NIL)
+            break;
+        f->passed_ref = r->ref;
+        f->passed++;
+    }
+}
+
 int64_t ob_flow_settle_at(const struct ob_flow *f)
 {
     if (f->settling)
         return FOREVER;
-    bool prefix = f->ring_head < f->ring_tail && passable(f, &f->ring[f->ring_head % f->ring_cap]);
+    bool prefix = f->passed > 0 || (f->ring_head < f->ring_tail &&
+                                    passable(f, &f->ring[f->ring_head % f->ring_cap]));
     return f->n_todo > 0 || prefix ? f->settle_ms : FOREVER;
 }
 
@@ -106,10 +120,12 @@ bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
         fill(f, now, t, &s->ops[s->n++]);
     }
     f->n_todo = 0;
+    f->passed_cut = f->passed;
+    s->ref = f->passed > 0 ? f->passed_ref : 0;
     f->ring_cut = f->ring_head;
     while (f->ring_cut < f->ring_tail && passable(f, &f->ring[f->ring_cut % f->ring_cap]))
         s->ref = f->ring[f->ring_cut++ % f->ring_cap].ref;
-    s->moved = f->ring_cut > f->ring_head;
+    s->moved = f->passed > 0 || f->ring_cut > f->ring_head;
     f->settling = s->n > 0 || s->moved;
     return f->settling;
 }
@@ -185,6 +201,8 @@ static void release(struct ob_flow *f, uint64_t hash)
 
 static void pop_prefix(struct ob_flow *f)
 {
+    f->st.settled += f->passed_cut;
+    f->passed -= f->passed_cut;
     for (; f->ring_head < f->ring_cut; f->ring_head++) {
         struct ring *r = &f->ring[f->ring_head % f->ring_cap];
         if (r->slot != NIL)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define PER_KEY 64
+#define PAGES_LEAST 8
 
 static void page_unref(struct shard *s, struct page *p)
 {
@@ -187,14 +188,22 @@ static bool pinned_too_much(const struct shard *s)
     return s->pinned > 2 * (size_t)s->conf->window_bytes && s->pinned > 0;
 }
 
+/* Whole pages, where the window has room for several: a source reads them best, and a window that
+ * is nine tenths full is as good as a full one. */
+size_t ob__shard_claim_room(const struct shard *s, uint64_t *bytes)
+{
+    size_t room = ob_flow_room(s->flow, bytes), page = s->source_caps.page;
+    if (pinned_too_much(s) || (room < page && s->window >= PAGES_LEAST * page))
+        return 0;
+    return room < page ? room : page;
+}
+
 void ob__shard_claim(struct shard *s)
 {
     uint64_t bytes = 0;
-    size_t room = ob_flow_room(s->flow, &bytes);
-    if (!s->claim_ready || room == 0 || pinned_too_much(s) || (s->kept && s->kept->n > room))
+    size_t room = ob__shard_claim_room(s, &bytes);
+    if (!s->claim_ready || room == 0 || (s->kept && s->kept->n > room))
         return;
-    if (room > s->source_caps.page)
-        room = s->source_caps.page;
     struct ob_err err = {.text = ""};
     enum ob_status st = OB_OK;
     ob__shard_stage(s, "claim");

@@ -366,7 +366,7 @@ static int64_t earlier(int64_t a, int64_t b)
 static bool wants_claim(const struct shard *s)
 {
     return !s->paused && !s->yielding && !atomic_load(&s->stop) && !atomic_load(&s->reload) &&
-           ob_flow_room(s->flow, NULL) > 0 && s->pinned <= 2 * (size_t)s->conf->window_bytes;
+           ob__shard_claim_room(s, NULL) > 0;
 }
 
 static int64_t running_wake(const struct shard *s)

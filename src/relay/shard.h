@@ -119,6 +119,8 @@ void ob__shard_claim(struct shard *s);
 void ob__shard_drain(struct shard *s);
 void ob__shard_scan(struct shard *s); /* what waits for destinations; whether anything is parked */
 void ob__shard_collect(struct shard *s);
+/* Events that would be claimed now, at most; 0: none. */
+size_t ob__shard_claim_room(const struct shard *s, uint64_t *bytes);
 
 /* write.c: verdicts, submits, settles */
 extern const struct ob_sink_events ob__shard_sink_events;

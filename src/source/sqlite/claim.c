@@ -44,39 +44,50 @@ static const struct {
 #define N_SLICES (sizeof(slices) / sizeof(slices[0]))
 #define PAYLOAD 0
 
-static enum ob_payload_kind payload_kind(const struct db *db, sqlite3_stmt *st, int first,
-                                         struct ob_str payload)
+static struct ob_str text_of(bool utf16, sqlite3_value *v)
 {
-    struct ob_str kind = ob_sqlite_column_str(db, st, first + C_KIND);
-    int stored = SQLITE_TEXT;
+    struct ob_str s;
 
-    if (!payload.n || !kind.n) /* else it is not NULL and its kind is given: one call less */
-        stored = sqlite3_column_type(st, first + C_PAYLOAD);
+    /* As a blob the bytes come without a copy for the NUL that text would get. */
+    if (utf16 && sqlite3_value_type(v) == SQLITE_TEXT)
+        s.p = (const char *)sqlite3_value_text(v);
+    else
+        s.p = sqlite3_value_blob(v); /* NULL also for no bytes */
+    s.n = s.p ? (size_t)sqlite3_value_bytes(v) : 0;
+    return s;
+}
+
+static enum ob_payload_kind payload_kind(bool utf16, sqlite3_value *kind, int stored)
+{
+    struct ob_str name;
+
     if (stored == SQLITE_NULL)
         return OB_PAYLOAD_NULL;
-    if (kind.n)
-        return *kind.p == 'b'   ? OB_PAYLOAD_BYTES
-               : *kind.p == 't' ? OB_PAYLOAD_TEXT
+    name = text_of(utf16, kind);
+    if (name.n)
+        return *name.p == 'b'   ? OB_PAYLOAD_BYTES
+               : *name.p == 't' ? OB_PAYLOAD_TEXT
                                 : OB_PAYLOAD_JSON;
     return stored == SQLITE_BLOB ? OB_PAYLOAD_BYTES : OB_PAYLOAD_JSON;
 }
 
-static int64_t version(sqlite3_stmt *st, int column)
+static int64_t version(sqlite3_value *v)
 {
-    return sqlite3_column_type(st, column) == SQLITE_NULL ? OB_NO_VERSION
-                                                          : sqlite3_column_int64(st, column);
+    return sqlite3_value_type(v) == SQLITE_NULL ? OB_NO_VERSION : sqlite3_value_int64(v);
 }
 
-enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, size_t most,
+/* v: the values of EVENT_COLUMNS. */
+static enum ob_status values_event(bool utf16, sqlite3_value **v, size_t most,
                                    struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
 {
     struct ob_str raw[N_SLICES];
     size_t total = N_SLICES;
+    int stored = sqlite3_value_type(v[C_PAYLOAD]); /* before its bytes are asked for as a blob */
     int64_t max;
     char *p;
 
     for (size_t i = 0; i < N_SLICES; i++) {
-        raw[i] = ob_sqlite_column_str(db, st, first + slices[i].column);
+        raw[i] = text_of(utf16, v[slices[i].column]);
         total += raw[i].n;
     }
     if (raw[PAYLOAD].n > most)
@@ -92,14 +103,25 @@ enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int fi
         *to = (struct ob_str){p, raw[i].n};
         p += raw[i].n + 1;
     }
-    ev->ref = ev->seq = (uint64_t)sqlite3_column_int64(st, first + C_SEQ);
-    ev->payload_kind = payload_kind(db, st, first, raw[PAYLOAD]);
-    ev->entity_version = version(st, first + C_ENTITY_VERSION);
-    ev->schema_version = version(st, first + C_SCHEMA_VERSION);
-    max = sqlite3_column_int64(st, first + C_MAX_ATTEMPTS);
+    ev->ref = ev->seq = (uint64_t)sqlite3_value_int64(v[C_SEQ]);
+    ev->payload_kind = payload_kind(utf16, v[C_KIND], stored);
+    ev->entity_version = version(v[C_ENTITY_VERSION]);
+    ev->schema_version = version(v[C_SCHEMA_VERSION]);
+    max = sqlite3_value_int64(v[C_MAX_ATTEMPTS]);
     ev->max_attempts = max < 0 ? 0 : max > UINT32_MAX ? UINT32_MAX : (uint32_t)max;
-    ev->created_us = sqlite3_column_int64(st, first + C_CREATED) * 1000;
+    ev->created_us = sqlite3_value_int64(v[C_CREATED]) * 1000;
     return OB_OK;
+}
+
+/* The connection is this thread's alone (NOMUTEX), so a column's value may be read in place. */
+enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, size_t most,
+                                   struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
+{
+    sqlite3_value *v[N_EVENT_COLUMNS];
+
+    for (int i = 0; i < N_EVENT_COLUMNS; i++)
+        v[i] = sqlite3_column_value(st, first + i);
+    return values_event(db->utf16, v, most, arena, ev, err);
 }
 
 /* After a restart the cursor may stand below events that are parked or dead already: those have
@@ -141,36 +163,67 @@ static enum ob_status is_recorded(struct ob_source *s, uint64_t seq, bool *yes, 
                : ob_sqlite_fail(err, s->db.h, rc, "reading parked events");
 }
 
+struct take {
+    struct ob_source *s;
+    struct ob_batch *batch;
+    size_t left;   /* bytes of payload */
+    uint64_t last; /* number that was taken or passed over */
+    enum ob_status st;
+    struct ob_err *err;
+};
+
+/* One row. When it cannot be taken the page ends with the one before. */
+static void take_row(sqlite3_context *c, int n, sqlite3_value **v)
+{
+    const struct db *db = sqlite3_user_data(c);
+    struct take *t = db->take;
+    bool recorded = false;
+    (void)n;
+
+    if (!t || t->st != OB_OK)
+        return;
+    uint64_t seq = (uint64_t)sqlite3_value_int64(v[C_SEQ]);
+    t->st = is_recorded(t->s, seq, &recorded, t->err);
+    if (t->st == OB_OK && !recorded) {
+        struct ob_event *ev = &t->batch->events[t->batch->n];
+        t->st = values_event(db->utf16, v, t->batch->n ? t->left : SIZE_MAX, t->batch->arena, ev,
+                             t->err);
+        if (t->st == OB_OK) {
+            t->batch->n++;
+            t->left -= ev->payload.n < t->left ? ev->payload.n : t->left;
+        }
+    }
+    if (t->st == OB_OK)
+        t->last = seq;
+}
+
+enum ob_status ob_sqlite_take_function(struct db *db, struct ob_err *err)
+{
+    int rc =
+        sqlite3_create_function_v2(db->h, TAKE_ROW, N_EVENT_COLUMNS,
+                                   SQLITE_UTF8 | SQLITE_DIRECTONLY, db, take_row, NULL, NULL, NULL);
+
+    return rc == SQLITE_OK ? OB_OK : ob_sqlite_fail(err, db->h, rc, "making a function");
+}
+
 /* Fills the batch; *last is the last number that was taken or passed over. */
-static enum ob_status read_page(struct ob_source *s, sqlite3_stmt *st, size_t max, size_t max_bytes,
+static enum ob_status read_page(struct ob_source *s, sqlite3_stmt *st, size_t max_bytes,
                                 struct ob_batch *batch, uint64_t *last, struct ob_err *err)
 {
-    enum ob_status ret = OB_OK;
-    size_t left = max_bytes;
-    int rc = SQLITE_DONE;
+    struct take t = {.s = s, .batch = batch, .left = max_bytes, .last = *last, .err = err};
+    int rc;
 
-    while (batch->n < max && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-        struct ob_event *ev = &batch->events[batch->n];
-        uint64_t seq = (uint64_t)sqlite3_column_int64(st, C_SEQ);
-        bool recorded;
-        ret = is_recorded(s, seq, &recorded, err);
-        if (ret == OB_OK && !recorded) {
-            ret = ob_sqlite_row_event(&s->db, st, 0, batch->n ? left : SIZE_MAX, batch->arena, ev,
-                                      err);
-            if (ret == OB_OK) {
-                batch->n++;
-                left -= ev->payload.n < left ? ev->payload.n : left;
-            }
-        }
-        if (ret != OB_OK)
-            break;
-        *last = seq;
-    }
-    if (ret == OB_AGAIN) /* it does not fit: the next page begins with it */
+    s->db.take = &t;
+    do
+        rc = sqlite3_step(st);
+    while (rc == SQLITE_ROW && t.st == OB_OK);
+    s->db.take = NULL;
+    *last = t.last;
+    if (t.st == OB_AGAIN) /* it does not fit: the next page begins with it */
         return OB_OK;
-    if (ret == OB_OK && rc != SQLITE_ROW && rc != SQLITE_DONE)
-        ret = ob_sqlite_fail(err, s->db.h, rc, "reading events");
-    return ret;
+    if (t.st == OB_OK && rc != SQLITE_DONE)
+        return ob_sqlite_fail(err, s->db.h, rc, "reading events");
+    return t.st;
 }
 
 static enum ob_status page(struct ob_source *s, size_t max, size_t max_bytes, struct ob_batch **out,
@@ -183,8 +236,7 @@ static enum ob_status page(struct ob_source *s, size_t max, size_t max_bytes, st
     int rc;
 
     do {
-        uint64_t from = last;
-        sqlite3_bind_int64(st, 1, (int64_t)from);
+        sqlite3_bind_int64(st, 1, (int64_t)last);
         sqlite3_bind_int64(st, 2, (int64_t)max);
         /* The first row is asked for before memory is taken: mostly there is none. */
         rc = sqlite3_step(st);
@@ -195,7 +247,7 @@ static enum ob_status page(struct ob_source *s, size_t max, size_t max_bytes, st
         }
         if (!batch)
             batch = ob_batch_new(max, ROW_MAX);
-        ret = batch ? read_page(s, st, max, max_bytes, batch, &last, err)
+        ret = batch ? read_page(s, st, max_bytes, batch, &last, err)
                     : ob_err_set(err, OB_DOWN, "no memory for %zu events", max);
         sqlite3_reset(st); /* ends the read transaction: it must not hold up checkpoints */
         if (ret == OB_OK)

@@ -13,8 +13,8 @@ static const char *const sql[ST_MAX] = {
     [ST_READ] = "BEGIN",
     [ST_COMMIT] = "COMMIT",
     [ST_ROLLBACK] = "ROLLBACK",
-    [ST_CLAIM] =
-        "SELECT " EVENT_COLUMNS " FROM outbox_event AS e WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2",
+    [ST_CLAIM] = "SELECT " TAKE_ROW "(" EVENT_COLUMNS ") FROM outbox_event AS e"
+                 " WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2",
     [ST_RECORDED] = "SELECT 1 FROM outbox_parked" P " AND seq = ?2"
                     " UNION ALL SELECT 1 FROM outbox_dead" P " AND seq = ?2 LIMIT 1",
     [ST_RECORDED_MAX] = "SELECT max(coalesce((SELECT max(seq) FROM outbox_parked" P "), 0),"
@@ -90,12 +90,14 @@ static const char *const sql[ST_MAX] = {
 
 static enum ob_status prepare_all(struct db *db, struct ob_err *err)
 {
-    for (size_t i = 0; i < ST_MAX; i++) {
+    enum ob_status st = ob_sqlite_take_function(db, err);
+
+    for (size_t i = 0; i < ST_MAX && st == OB_OK; i++) {
         int rc = sqlite3_prepare_v3(db->h, sql[i], -1, SQLITE_PREPARE_PERSISTENT, &db->st[i], NULL);
         if (rc != SQLITE_OK)
-            return ob_sqlite_fail(err, db->h, rc, "preparing a statement");
+            st = ob_sqlite_fail(err, db->h, rc, "preparing a statement");
     }
-    return OB_OK;
+    return st;
 }
 
 enum ob_status ob_sqlite_run(struct db *db, enum stmt which, struct ob_err *err)
@@ -114,6 +116,18 @@ enum ob_status ob_sqlite_begin(struct db *db, struct ob_err *err)
 enum ob_status ob_sqlite_commit(struct db *db, struct ob_err *err)
 {
     return ob_sqlite_run(db, ST_COMMIT, err);
+}
+
+enum ob_status ob_sqlite_sync(struct db *db, bool lazy, struct ob_err *err)
+{
+    enum ob_status st = OB_OK;
+
+    if (db->lazy != lazy)
+        st = ob_sqlite_exec(
+            db->h, lazy ? "PRAGMA synchronous = NORMAL" : "PRAGMA synchronous = FULL", err);
+    if (st == OB_OK)
+        db->lazy = lazy;
+    return st;
 }
 
 void ob_sqlite_rollback(struct db *db)

@@ -252,8 +252,10 @@ static enum ob_status raise_epoch(struct ob_source *s, const struct takeover *t,
 
 static enum ob_status write_owner(struct ob_source *s, struct takeover *t, struct ob_err *err)
 {
-    enum ob_status st = ob_sqlite_begin(&s->db, err);
+    enum ob_status st = ob_sqlite_sync(&s->db, false, err);
 
+    if (st == OB_OK)
+        st = ob_sqlite_begin(&s->db, err);
     if (st == OB_OK)
         st = same_as_seen(s, t, err);
     if (st == OB_OK)
@@ -335,7 +337,9 @@ static enum ob_status write_beat(struct ob_source *s, const struct ob_beat *beat
     sqlite3_bind_int64(st, 4, ob_sqlite_wall_ms(s));
     ob_sqlite_bind_str(st, 5, ob_str_c(beat->state));
     sqlite3_bind_int64(st, 6, beat->in_flight);
-    ret = ob_sqlite_run(&s->db, ST_BEAT, err);
+    ret = ob_sqlite_sync(&s->db, true, err);
+    if (ret == OB_OK)
+        ret = ob_sqlite_run(&s->db, ST_BEAT, err);
     sqlite3_clear_bindings(st);
     if (ret == OB_OK && sqlite3_changes(s->db.h) == 0) {
         ob_sqlite_lost(s);

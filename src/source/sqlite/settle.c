@@ -184,6 +184,8 @@ enum ob_status ob_sqlite_settle(struct ob_source *s, struct ob_settle *settle,
 
     if (st == OB_OK)
         st = make_room(s, settle->n, err);
+    if (st == OB_OK) /* attempts and reasons survive a power cut; a lost move only repeats */
+        st = ob_sqlite_sync(&s->db, settle->n == 0, err);
     if (st == OB_OK)
         st = ob_sqlite_begin(&s->db, err);
     if (st != OB_OK)
@@ -217,6 +219,8 @@ enum ob_status ob_sqlite_settle_lost(struct ob_source *s, const int64_t *n, size
     ret = make_room(s, count_n, err);
     if (ret == OB_OK)
         memset(s->touched, 0, count_n * sizeof(*s->touched));
+    if (ret == OB_OK)
+        ret = ob_sqlite_sync(&s->db, false, err);
     if (ret == OB_OK)
         ret = ob_sqlite_begin(&s->db, err);
     if (ret == OB_OK)

@@ -512,6 +512,36 @@ static void what_is_not_ours_only_moves_the_cursor(void **state)
 }
 
 /* docs/flow.md carries the table that the flow moves by. */
+/* A source that may settle only now and then holds up nobody. */
+static void settles_bound_only_what_is_not_over(void **state)
+{
+    (void)state;
+    struct fix *x = open_with(conf());
+    uint64_t freed[W];
+    for (int i = 0; i < 100 * W; i++) {
+        assert_true(ob_flow_room(x->f, NULL) > 0);
+        uint64_t t = claim(x, 1 + (uint64_t)i % 5, 7, 0);
+        assert_int_equal(submit(x), 1);
+        verdict(x, t, OB_V_DELIVERED);
+        ob_flow_tick(x->f, x->now);
+        while (ob_flow_freed(x->f, freed, W) > 0)
+            ;
+    }
+    uint64_t waits = claim(x, 1, 7, 0);
+    assert_false(ob_flow_idle(x->f));
+    assert_true(settle(x, OB_DOWN, NULL, 0)); /* not recorded: offered again */
+    assert_true(settle(x, OB_OK, NULL, 0));
+    assert_true(x->s.moved && x->s.ref == 100 * W && x->s.delivered == 100 * W);
+    assert_int_equal(stats(x).settled, 100 * W);
+    assert_false(settle(x, OB_OK, NULL, 0)); /* nothing more: the last one is not delivered */
+    submit(x);
+    verdict(x, waits, OB_V_DELIVERED);
+    assert_true(settle(x, OB_OK, NULL, 0));
+    assert_true(x->s.moved && x->s.ref == 100 * W + 1);
+    assert_true(ob_flow_idle(x->f));
+    end(x);
+}
+
 static void documented_states_are_the_real_ones(void **state)
 {
     (void)state;
@@ -554,6 +584,7 @@ int main(void)
         cmocka_unit_test(tokens_of_before_a_reset_find_nobody),
         cmocka_unit_test(poison_dies_in_the_order_of_its_key),
         cmocka_unit_test(what_is_not_ours_only_moves_the_cursor),
+        cmocka_unit_test(settles_bound_only_what_is_not_over),
         cmocka_unit_test(documented_states_are_the_real_ones),
     };
     return cmocka_run_group_tests_name("flow", tests, NULL, NULL);
