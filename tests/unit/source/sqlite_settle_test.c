@@ -559,53 +559,6 @@ static void cursor_only_rises(void **state)
     bench_clear(&b);
 }
 
-static int synchronous(struct ob_source *s)
-{
-    sqlite3_stmt *st = NULL;
-    int got = -1;
-
-    assert_int_equal(sqlite3_prepare_v2(s->db.h, "PRAGMA synchronous", -1, &st, NULL), SQLITE_OK);
-    if (sqlite3_step(st) == SQLITE_ROW)
-        got = sqlite3_column_int(st, 0);
-    sqlite3_finalize(st);
-    return got;
-}
-
-/* What only a power cut could take back, and would then only be repeated, waits for no disk while
- * it holds the write lock. Attempts and owners do. */
-static void only_a_moving_cursor_waits_for_no_disk(void **state)
-{
-    const struct ob_beat beat = {.state = "running"};
-    enum { NORMAL = 1, FULL = 2 };
-    struct ob_batch *batch;
-    struct ob_source *s;
-    struct ob_err err;
-    struct bench b;
-    bool paused;
-
-    (void)state;
-    bench_init(&b);
-    s = open_own(&b);
-    assert_int_equal(synchronous(s), FULL);
-    batch = claimed(&b, s, 4, 4);
-    g.s.moved = true;
-    g.s.ref = 1;
-    ok(s);
-    assert_int_equal(synchronous(s), NORMAL);
-    settling_reset(&g);
-    park(&batch->events[1], 1, 0, DUE)->spent = true;
-    ok(s);
-    assert_int_equal(synchronous(s), FULL);
-    assert_int_equal(ob_source_sqlite.beat(s, &beat, &paused, &err), OB_OK);
-    assert_int_equal(synchronous(s), NORMAL);
-    ob_source_sqlite.disown(s);
-    assert_int_equal(ob_source_sqlite.own(s, &err), OB_OK);
-    assert_int_equal(synchronous(s), FULL);
-    ob_batch_unref(batch);
-    ob_source_sqlite.close(s);
-    bench_clear(&b);
-}
-
 /* Who cleans up cannot take away what waits or is dead. */
 static void delete_keeps_what_waits(void **state)
 {
@@ -706,7 +659,6 @@ int main(void)
         cmocka_unit_test(a_settle_whose_outcome_is_not_known),
         cmocka_unit_test(busy_is_retry_and_changes_nothing),
         cmocka_unit_test(cursor_only_rises),
-        cmocka_unit_test(only_a_moving_cursor_waits_for_no_disk),
         cmocka_unit_test(delete_keeps_what_waits),
         cmocka_unit_test(many_ops_and_numbers_in_op_order),
     };
