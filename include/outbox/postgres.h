@@ -36,7 +36,7 @@ enum {
 /* A column of the table, by the name of the event's field: id, type, aggregate_type, aggregate_id,
  * key, tenant, topic, stream, payload, headers, metadata, entity_version, schema_version,
  * max_attempts; created, status, done and attempts get the value that a new row starts with.
- * column NULL: the table has none. */
+ * column NULL: the table has none; "name?": it may be missing. */
 struct outbox_pg_column {
     const char *field, *column;
 };

@@ -197,6 +197,12 @@ const struct ob_opt ob_mapping_opts[] = {
      .min = 1000,
      .max = 86400000,
      .help = "A row that is taken for longer than this is reported."},
+    {.type = OB_OPT_MAP,
+     .name = "streams",
+     .offset = offsetof(struct ob_mapping, streams),
+     .help =
+         "The stream that `outbox emit` writes, by the longest prefix of the topic that ends at "
+         "a dot."},
     {0},
 };
 

@@ -66,6 +66,8 @@ struct ob_mapping {
     const char *error_exhausted, *error_rejected; /* texts in place of the reason; NULL: it */
     int on_permanent;                             /* enum ob_map_permanent */
     int64_t lease_ms, claim_stuck_ms;
+    /* Which stream a new row of a topic gets: prefix of the topic, up to a dot. */
+    struct ob_opt_map streams;
 };
 
 /* Options of a struct ob_mapping; {0}-terminated. */

@@ -28,6 +28,55 @@ const char *const ob_pg_field_names[OB_PG_FIELDS] = {
     [OB_PG_ATTEMPTS] = "attempts",
 };
 
+/* Of several values the first that fits: a number for a column of numbers. */
+static void describe_status(const struct ob_opt_list *pending, struct ob_pg_table_conf *out)
+{
+    for (size_t i = pending->n; i-- > 0;) {
+        const char *v = pending->values[i];
+        if (v[strspn(v, "-0123456789")] == '\0')
+            out->pending_number = v;
+        else
+            out->pending = v;
+    }
+    if (!out->pending)
+        out->pending = out->pending_number;
+}
+
+void ob_pg_table_describe(const struct ob_mapping *m, struct ob_pg_stream *streams,
+                          struct ob_pg_table_conf *out)
+{
+    static const enum ob_map_role roles[OB_PG_FIELDS] = {
+        [OB_PG_ID] = OB_MAP_ID,
+        [OB_PG_TYPE] = OB_MAP_TYPE,
+        [OB_PG_AGGREGATE_TYPE] = OB_MAP_AGGREGATE_TYPE,
+        [OB_PG_AGGREGATE_ID] = OB_MAP_AGGREGATE_ID,
+        [OB_PG_KEY] = OB_MAP_KEY,
+        [OB_PG_TENANT] = OB_MAP_TENANT,
+        [OB_PG_TOPIC] = OB_MAP_TOPIC,
+        [OB_PG_STREAM] = OB_MAP_STREAM,
+        [OB_PG_PAYLOAD] = OB_MAP_PAYLOAD,
+        [OB_PG_HEADERS] = OB_MAP_HEADERS,
+        [OB_PG_METADATA] = OB_MAP_METADATA,
+        [OB_PG_ENTITY_VERSION] = OB_MAP_ENTITY_VERSION,
+        [OB_PG_SCHEMA_VERSION] = OB_MAP_SCHEMA_VERSION,
+        [OB_PG_MAX_ATTEMPTS] = OB_MAP_MAX_ATTEMPTS,
+        [OB_PG_CREATED] = OB_MAP_CREATED,
+        [OB_PG_STATUS] = OB_MAP_STATUS,
+        [OB_PG_DONE] = OB_MAP_DONE,
+        [OB_PG_ATTEMPTS] = OB_MAP_ATTEMPTS,
+    };
+    *out = (struct ob_pg_table_conf){.schema = m->schema,
+                                     .table = m->table,
+                                     .payload_json = m->payload_kind == OB_MAP_PAYLOAD_JSON,
+                                     .streams = streams,
+                                     .n_streams = m->streams.n};
+    for (size_t f = 0; f < OB_PG_FIELDS; f++)
+        out->column[f] = m->col[roles[f]];
+    for (size_t i = 0; i < m->streams.n; i++)
+        streams[i] = (struct ob_pg_stream){m->streams.keys[i], m->streams.values[i]};
+    describe_status(&m->pending, out);
+}
+
 static void put_ident(struct ob_buf *out, const char *name)
 {
     ob_buf_char(out, '"');
@@ -101,14 +150,17 @@ static enum ob_status columns(struct ob_pg_table *t, const struct ob_pg_table_co
                               const PGresult *res, struct ob_err *err)
 {
     for (size_t f = 0; f < OB_PG_FIELDS; f++) {
+        struct ob_str name = ob_str_c(conf->column[f]);
+        bool optional = name.n > 1 && name.p[name.n - 1] == '?';
         int row = 0;
-        if (!conf->column[f])
+        if (!name.n)
             continue;
-        while (row < PQntuples(res) && strcmp(PQgetvalue(res, row, 2), conf->column[f]) != 0)
+        name.n -= optional;
+        while (row < PQntuples(res) && !ob_str_eqc(name, PQgetvalue(res, row, 2)))
             row++;
         if (row < PQntuples(res) && !take(t, res, row, &t->col[f]))
             return ob_err_set(err, OB_DOWN, "no memory");
-        if (row == PQntuples(res) && !(conf->optional & 1u << f))
+        if (row == PQntuples(res) && !optional)
             return ob_err_set(err, OB_FATAL, "table %s has no column %s (for %s)", t->name,
                               conf->column[f], ob_pg_field_names[f]);
     }

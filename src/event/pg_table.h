@@ -9,6 +9,7 @@
 #define OB_EVENT_PG_TABLE_H
 
 #include "core/buf.h"
+#include "event/mapping.h"
 #include "event/row.h"
 
 struct pg_result; /* libpq: PGresult */
@@ -44,15 +45,19 @@ struct ob_pg_stream {
 
 /* Everything is copied. */
 struct ob_pg_table_conf {
-    const char *schema, *table;       /* schema NULL: by the session's search_path */
-    const char *column[OB_PG_FIELDS]; /* NULL: the table has none */
-    unsigned optional;                /* bit per field: the table may lack that column */
+    const char *schema, *table; /* schema NULL: by the session's search_path */
+    /* NULL: there is none. A name that ends in '?' is left out if the table has no such column. */
+    const char *column[OB_PG_FIELDS];
     const struct ob_pg_stream *streams;
     size_t n_streams;
     const char *pending, *pending_number; /* the status of a new row: in a text column, in a
                                              number column */
     bool payload_json;                    /* takes nothing but JSON, whatever its column could */
 };
+
+/* The same from a config file; streams: room for mapping->streams.n of them. */
+void ob_pg_table_describe(const struct ob_mapping *mapping, struct ob_pg_stream *streams,
+                          struct ob_pg_table_conf *out);
 
 #define OB_PG_CALL_MAX 16
 

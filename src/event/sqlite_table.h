@@ -38,7 +38,7 @@ enum ob_status ob_sqlite_table_migrate(struct sqlite3 *db, bool dry, struct ob_b
 enum ob_status ob_sqlite_insert_prepare(struct sqlite3 *db, struct sqlite3_stmt **out,
                                         struct ob_err *err) OB_MUST_CHECK;
 /* Checks, inserts; id (64 bytes, may be NULL) receives the id. */
-enum ob_status ob_sqlite_insert(struct sqlite3_stmt *insert, const struct ob_row *row,
-                                char id[64], struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_sqlite_insert(struct sqlite3_stmt *insert, const struct ob_row *row, char id[64],
+                                struct ob_err *err) OB_MUST_CHECK;
 
 #endif

@@ -139,7 +139,6 @@ static enum ob_status set_columns(const struct outbox_pg_options *o, struct ob_p
         if (f == OB_PG_FIELDS)
             return ob_err_set(err, OB_REJECT, "an event has no field '%.64s'", name);
         conf->column[f] = o->columns[i].column;
-        conf->optional &= ~(1u << f); /* named by the caller: it must be there */
     }
     return OB_OK;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* admin_events - events written and listed by people, with what became of each in one pipeline. */
-#include "event/pg_table.h"
+/* admin_events - events listed for people, with what became of each in one pipeline. */
 #include "source/postgres/admin.h"
 #include "source/postgres/native.h"
 
@@ -8,66 +7,6 @@
 #include <stdio.h>
 
 #define PAGE 500 /* rows of one statement */
-
-/* ---- writing ---- */
-
-/* By the same statements as the library's: outbox.emit_batch(), or an insert into the table. */
-static enum ob_status write_batch(struct ob_admin *a, struct ob_pg_batch *b, struct ob_err *err)
-{
-    struct pg_param p[OB_PG_CALL_MAX];
-    struct ob_pg_call call;
-    enum ob_status st = ob_pg_batch_call(b, false, &call, err);
-    for (int i = 0; st == OB_OK && i < call.n; i++)
-        p[i] = (struct pg_param){call.value[i], call.length[i], call.format[i] != 0};
-    if (st == OB_OK)
-        st = ob_pg_query(&a->db, call.sql, p, (size_t)call.n, false, NULL, err);
-    return st;
-}
-
-static enum ob_status add_events(struct ob_pg_batch *b, const struct ob_emit *events, size_t n,
-                                 struct ob_err *err)
-{
-    enum ob_status st = OB_OK;
-    for (size_t i = 0; i < n && st == OB_OK; i++) {
-        const struct ob_emit *e = &events[i];
-        const struct ob_row row = {.id = e->id,
-                                   .type = e->type,
-                                   .aggregate_type = e->aggregate_type,
-                                   .aggregate_id = e->aggregate_id,
-                                   .key = e->key,
-                                   .tenant = e->tenant,
-                                   .topic = e->topic,
-                                   .payload = e->payload,
-                                   .headers = e->headers,
-                                   .metadata = e->metadata,
-                                   .payload_kind = e->payload_kind,
-                                   .entity_version = e->entity_version,
-                                   .schema_version = e->schema_version};
-        st = ob_pg_batch_add(b, &row, err);
-        if (st != OB_OK && n > 1)
-            ob_err_prefix(err, "event %zu", i + 1);
-    }
-    return st;
-}
-
-enum ob_status ob_pg_admin_emit(struct ob_admin *a, const struct ob_emit *events, size_t n,
-                                char (*ids)[64], struct ob_err *err)
-{
-    struct ob_pg_batch b;
-    enum ob_status st = ob_pg_admin_need(a, err);
-    if (st != OB_OK || n == 0)
-        return st;
-    ob_pg_batch_init(&b, NULL);
-    st = add_events(&b, events, n, err);
-    if (st == OB_OK)
-        st = write_batch(a, &b, err);
-    if (st == OB_OK && ids)
-        ob_pg_batch_ids(&b, ids);
-    ob_pg_batch_clear(&b);
-    return st;
-}
-
-/* ---- listing ---- */
 
 #define KEY "coalesce(nullif(e.key, ''), e.aggregate_id)"
 

@@ -7,19 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static struct bench shared; /* one database for all: each test starts with clean tables */
+
 static int setup(void **state)
 {
-    struct bench *b = calloc(1, sizeof(*b));
+    struct bench *b = *state = &shared;
 
-    bench_empty(b); /* none of these needs the schema outbox */
-    *state = b;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    bench_clear(*state);
-    free(*state);
+    sql(b, "drop schema public cascade; create schema public; drop schema if exists "
+           "\"an\"\"other\" cascade");
     return 0;
 }
 
@@ -500,7 +495,7 @@ static void serialize_holds_the_key(void **state)
     outbox_pg_target_close(t);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup(name, setup)
 
 int main(void)
 {
@@ -519,5 +514,9 @@ int main(void)
 
     if (server_missing())
         return 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    bench_empty(&shared);
+    sql(&shared, "set client_min_messages = warning");
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    bench_clear(&shared);
+    return failed;
 }

@@ -7,20 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static struct bench shared; /* one database for all: each test starts with clean tables */
+
 static int setup(void **state)
 {
-    struct bench *b = calloc(1, sizeof(*b));
+    struct bench *b = *state = &shared;
 
-    bench_init(b);
+    sql(b, "truncate outbox.event restart identity; drop table if exists orders; update "
+           "outbox.meta set value = '0' "
+           "where name = 'hard_limit'");
     sql(b, "create table orders (id int primary key)");
-    *state = b;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    bench_clear(*state);
-    free(*state);
     return 0;
 }
 
@@ -536,7 +532,7 @@ static void serialize_holds_the_key(void **state)
     outbox_pg_target_close(NULL);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup(name, setup)
 
 int main(void)
 {
@@ -562,5 +558,9 @@ int main(void)
 
     if (server_missing())
         return 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    bench_init(&shared);
+    sql(&shared, "set client_min_messages = warning");
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    bench_clear(&shared);
+    return failed;
 }

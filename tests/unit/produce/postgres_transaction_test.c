@@ -7,21 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static struct bench shared; /* one database for all: each test starts with clean tables */
+
 static int setup(void **state)
 {
-    struct bench *b = calloc(1, sizeof(*b));
+    struct bench *b = *state = &shared;
 
-    bench_init(b);
+    sql(b, "truncate outbox.event restart identity; drop table if exists orders, counter");
     sql(b, "create table orders (id int generated always as identity, n int unique deferrable "
            "initially deferred)");
-    *state = b;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    bench_clear(*state);
-    free(*state);
     return 0;
 }
 
@@ -345,7 +339,7 @@ static void two_phase_commit(void **state)
     assert_int_equal(num(b, EVENTS), 1);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup(name, setup)
 
 int main(void)
 {
@@ -363,5 +357,9 @@ int main(void)
 
     if (server_missing())
         return 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    bench_init(&shared);
+    sql(&shared, "set client_min_messages = warning");
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    bench_clear(&shared);
+    return failed;
 }
