@@ -4,6 +4,7 @@ temporary folder and on a free port, and ends with the process that started it."
 
 import os
 import pwd
+import signal
 import subprocess
 
 import pytest
@@ -87,6 +88,23 @@ class Postgres:
             top = int(f.readline())
         r = subprocess.run(["ps", "--ppid", str(top), "-o", "pid="], capture_output=True, text=True, check=False)
         return [top, *map(int, r.stdout.split())]
+
+    def kill(self):
+        """SIGKILL of the postmaster and all its children: what a loss of power is."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def one(self, query, dbname="postgres"):
+        c = self.connect(dbname)
+        try:
+            with c.cursor() as cur:
+                cur.execute(query)
+                return cur.fetchone()[0]
+        finally:
+            c.close()
 
     def tool(self, name, *args, check=True):
         """A program of the server's version as the server's user, against this server."""
