@@ -7,6 +7,15 @@
 
 struct ob_batch *ob_batch_new(size_t cap, size_t ceiling)
 {
+    struct ob_batch *batch = ob_batch_new_raw(cap, ceiling);
+
+    if (batch)
+        memset(batch->events, 0, cap * sizeof(*batch->events));
+    return batch;
+}
+
+struct ob_batch *ob_batch_new_raw(size_t cap, size_t ceiling)
+{
     size_t own = sizeof(struct ob_batch), events;
     struct ob_arena *arena;
     struct ob_batch *batch;
@@ -23,7 +32,7 @@ struct ob_batch *ob_batch_new(size_t cap, size_t ceiling)
     batch = ob_arena_zalloc(arena, sizeof(*batch));
     if (batch) {
         batch->arena = arena;
-        batch->events = ob_arena_zalloc(arena, events);
+        batch->events = ob_arena_alloc(arena, events);
     }
     if (!batch || !batch->events) {
         ob_arena_unref(arena);

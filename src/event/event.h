@@ -65,6 +65,9 @@ struct ob_batch {
 
 /* cap events at most. ceiling bounds the arena. NULL: no memory. */
 struct ob_batch *ob_batch_new(size_t cap, size_t ceiling);
+/* The same with events that are not zeroed: each is set as it is taken, while its memory is warm.
+ */
+struct ob_batch *ob_batch_new_raw(size_t cap, size_t ceiling);
 /* A batch is counted: one reference per event that is still needed, and the maker's own. */
 struct ob_batch *ob_batch_ref(struct ob_batch *batch);
 void ob_batch_unref(struct ob_batch *batch);

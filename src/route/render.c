@@ -81,12 +81,42 @@ enum ob_status ob_tmpl_append(struct ob_rctx *c, const struct ob_tmpl *t, struct
     return st;
 }
 
+/* A field that is text by nature, with nothing or a literal as its default, needs no value: most
+ * addresses are such. */
+static bool plain_text(const struct ob_rctx *c, const struct ob_expr *e, struct ob_str *out)
+{
+    static const size_t at[] = {
+        [OB_F_ID] = offsetof(struct ob_event, id),
+        [OB_F_TYPE] = offsetof(struct ob_event, type),
+        [OB_F_AGGREGATE_TYPE] = offsetof(struct ob_event, aggregate_type),
+        [OB_F_AGGREGATE_ID] = offsetof(struct ob_event, aggregate_id),
+        [OB_F_KEY] = offsetof(struct ob_event, key),
+        [OB_F_TENANT] = offsetof(struct ob_event, tenant),
+        [OB_F_TOPIC] = offsetof(struct ob_event, topic),
+        [OB_F_STREAM] = offsetof(struct ob_event, stream),
+    };
+    if ((size_t)e->field >= sizeof(at) / sizeof(at[0]))
+        return false;
+    const struct ob_str *s = (const void *)((const char *)c->ev + at[e->field]);
+    if (s->n > 0) {
+        *out = *s;
+        return true;
+    }
+    const struct ob_tmpl *d = e->dflt;
+    if (d == NULL || d->n != 1 || d->parts[0].expr != NULL || d->parts[0].lit.n == 0)
+        return false;
+    *out = d->parts[0].lit;
+    return true;
+}
+
 /* One ${…}: mostly a slice of the event itself. */
 static enum ob_status text_of_single(struct ob_rctx *c, const struct ob_expr *e, struct ob_str *out,
                                      bool *missing, struct ob_err *err)
 {
     struct ob_value v;
     bool escaped = false;
+    if (plain_text(c, e, out))
+        return OB_OK;
     enum ob_status st = ob_expr_eval(c, e, &v, err);
     if (st != OB_OK)
         return st;

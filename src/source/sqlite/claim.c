@@ -186,6 +186,7 @@ static void take_row(sqlite3_context *c, int n, sqlite3_value **v)
     t->st = is_recorded(t->s, seq, &recorded, t->err);
     if (t->st == OB_OK && !recorded) {
         struct ob_event *ev = &t->batch->events[t->batch->n];
+        memset(ev, 0, sizeof(*ev));
         t->st = values_event(db->utf16, v, t->batch->n ? t->left : SIZE_MAX, t->batch->arena, ev,
                              t->err);
         if (t->st == OB_OK) {
@@ -246,7 +247,7 @@ static enum ob_status page(struct ob_source *s, size_t max, size_t max_bytes, st
             break;
         }
         if (!batch)
-            batch = ob_batch_new(max, ROW_MAX);
+            batch = ob_batch_new_raw(max, ROW_MAX);
         ret = batch ? read_page(s, st, max_bytes, batch, &last, err)
                     : ob_err_set(err, OB_DOWN, "no memory for %zu events", max);
         sqlite3_reset(st); /* ends the read transaction: it must not hold up checkpoints */
