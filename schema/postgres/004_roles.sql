@@ -39,7 +39,7 @@ BEGIN
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.cursor, outbox.past, outbox.pipeline, outbox.parked, '
             'outbox.parked_key, outbox.dead TO %I', relay);
         FOR f IN SELECT p.oid::regprocedure FROM pg_proc AS p WHERE p.pronamespace = 'outbox'::regnamespace
-                 AND p.proname IN ('rekey', 'settled', 'maintain', 'adopt', 'reshard', 'pending', 'publish') LOOP
+                 AND p.proname IN ('rekey', 'settled', 'maintain', 'adopt', 'reshard', 'pending', 'publish', 'unpack') LOOP
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f, relay);
         END LOOP;
     END IF;

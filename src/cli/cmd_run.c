@@ -194,7 +194,9 @@ static int run(struct ob_cli *cli)
     keep_heap_small();
     struct keeper k = {.cli = cli, .file = ob_cli_str(cli, "config"), .signals = -1, .ended = -1};
     const struct ob_pipeline_conf *only = NULL;
-    struct ob_relay_opts opts = {.once = ob_cli_flag(cli, "once"), .log = &k.log};
+    struct ob_relay_opts opts = {.once = ob_cli_flag(cli, "once"),
+                                 .accept_loss = ob_cli_flag(cli, "accept-loss"),
+                                 .log = &k.log};
     int code = ob_cli_config(cli, &k.first);
     if (code == OB_EXIT_OK)
         code = ob_cli_chosen(cli, k.first, &only);
@@ -234,6 +236,8 @@ const struct ob_cmd ob_cmd_run = {
         "code is then 1 if a pipeline could not do its work.",
     .opts = (const struct ob_cli_opt[]){{"once", '1', OB_CLI_FLAG, NULL, NULL, 0, 0, NULL,
                                          "Publish what is there, then end."},
+                                        {"accept-loss", 0, OB_CLI_FLAG, NULL, NULL, 0, 0, NULL,
+                                         "Go on where a source has lost events and says which."},
                                         {0}},
     .shared = OB_CLI_OPTS_CONFIG | OB_CLI_OPTS_PIPELINE,
     .examples = (const struct ob_cli_example[]){{"In the foreground", "outbox run -c outbox.yaml"},

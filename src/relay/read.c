@@ -39,7 +39,7 @@ static enum ob_status route_one(struct shard *s, struct page *p, size_t i, int64
     const struct ob_event *ev = &p->batch->events[i];
     enum ob_status st = ob_route_event(s->routes, ev, now_us, p->batch->arena, &s->scratch, m, err);
     m->event = ev;
-    if (ev->fault.n > 0)
+    if (ev->fault.n > 0 && (st == OB_OK || st == OB_REJECT))
         return ob_err_set(err, OB_REJECT, "%.*s", OB_STR_ARG(ev->fault));
     size_t max = s->sink_caps.max_bytes;
     if (st == OB_OK && max > 0 && m->value.n > max)

@@ -295,6 +295,21 @@ void ob_pg_array_int(struct ob_buf *buf, int64_t v)
     ob_buf_printf(buf, "%lld", (long long)v);
 }
 
+void ob_pg_array_bytes(struct ob_buf *buf, struct ob_str s)
+{
+    static const char hex[] = "0123456789abcdef";
+    comma(buf);
+    ob_buf_c(buf, "\"\\\\x");
+    if (ob_buf_grow(buf, 2 * s.n + 1)) {
+        for (size_t i = 0; i < s.n; i++) {
+            unsigned c = (unsigned char)s.p[i];
+            ob_buf_char(buf, hex[c >> 4]);
+            ob_buf_char(buf, hex[c & 15]);
+        }
+    }
+    ob_buf_char(buf, '"');
+}
+
 void ob_pg_array_add_null(struct ob_buf *buf)
 {
     comma(buf);

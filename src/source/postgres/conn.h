@@ -77,7 +77,7 @@ bool ob_pg_null(const PGresult *res, int row, int col);
 int64_t ob_pg_i64(const PGresult *res, int row, int col); /* int2, int4, int8, oid, xid8, pg_lsn */
 struct ob_str ob_pg_str(const PGresult *res, int row, int col);
 struct ob_str ob_pg_text(const PGresult *res, int row, int col); /* NULL: no pointer */
-int64_t ob_pg_time_us(const PGresult *res, int row, int col); /* timestamptz as Unix µs */
+int64_t ob_pg_time_us(const PGresult *res, int row, int col);    /* timestamptz as Unix µs */
 bool ob_pg_bool(const PGresult *res, int row, int col);
 
 /* Arrays as parameters, in text form; buf is reset first. NULL p in strs: NULL. */
@@ -86,6 +86,7 @@ void ob_pg_array_i64(struct ob_buf *buf, const int64_t *v, size_t n);
 void ob_pg_array_begin(struct ob_buf *buf);
 void ob_pg_array_add(struct ob_buf *buf, struct ob_str s); /* quoted; always good UTF-8 */
 void ob_pg_array_int(struct ob_buf *buf, int64_t v);
+void ob_pg_array_bytes(struct ob_buf *buf, struct ob_str s); /* of bytea */
 void ob_pg_array_add_null(struct ob_buf *buf);
 const char *ob_pg_array_end(struct ob_buf *buf);
 /* "name" with quotes doubled; for identifiers that come from a config file. */

@@ -98,7 +98,7 @@ struct ob_source {
     uint64_t fence;       /* xid of our last committed write: above every snapshot read before it */
     uint64_t fence_first; /* the first of them since the reader set it to 0 */
     int64_t maintain_at;  /* mono ms */
-    struct ob_buf array[15]; /* parameters of one statement */
+    struct ob_buf array[17]; /* parameters of one statement */
 };
 
 /* A way to read. All calls in the shard's thread; only start() may wait. */

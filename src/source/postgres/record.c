@@ -6,6 +6,7 @@
  * A parked row's own hash counts, not the op's: routes may have changed since it was parked. */
 #include "core/utf8.h"
 #include "source/postgres/pg.h"
+#include "source/postgres/whole.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,6 +31,8 @@ enum {
     A_TENANT,
     A_SEQ,
     A_HOLD,
+    A_EVENT, /* where no table keeps it */
+    A_PAYLOAD,
     N_ARRAYS
 };
 _Static_assert(N_ARRAYS == sizeof(((struct ob_source *)0)->array) / sizeof(struct ob_buf),
@@ -76,12 +79,30 @@ static void add_event(struct ob_source *s, const struct ob_event *ev, struct ob_
         ob_pg_array_add_null(&s->array[A_SEQ]);
 }
 
+/* All of the event, where no table keeps it. */
+static void add_whole(struct ob_source *s, const struct ob_event *ev, struct ob_buf *json)
+{
+    if (!s->whole) {
+        ob_pg_array_add_null(&s->array[A_EVENT]);
+        ob_pg_array_add_null(&s->array[A_PAYLOAD]);
+        return;
+    }
+    ob_buf_reset(json);
+    ob_pg_whole_pack(ev, json);
+    ob_pg_array_add(&s->array[A_EVENT], ob_buf_view(json));
+    if (ev->payload_kind == OB_PAYLOAD_NULL)
+        ob_pg_array_add_null(&s->array[A_PAYLOAD]);
+    else
+        ob_pg_array_bytes(&s->array[A_PAYLOAD], ev->payload);
+}
+
 static void add_op(struct ob_source *s, const struct ob_settle_op *op, struct ob_buf *ref)
 {
     struct ob_str reason = ob_str_c(op->reason);
     if (reason.n > REASON_MAX)
         reason.n = ob_utf8_cut(reason.p, REASON_MAX);
     add_event(s, op->event, ref);
+    add_whole(s, op->event, ref);
     ob_pg_array_int(&s->array[A_ATTEMPTS], op->attempts);
     ob_pg_array_int(&s->array[A_DUE], op->due_ms);
     ob_pg_array_int(&s->array[A_DEST], (int64_t)op->blocked_dest);
@@ -98,7 +119,7 @@ static enum ob_status fill(struct record *r, enum which which, size_t *n, struct
     struct ob_buf ref;
     bool failed = false;
     *n = 0;
-    ob_buf_init(&ref, 1 << 20);
+    ob_buf_init(&ref, 64 << 20);
     for (int i = 0; i < N_ARRAYS; i++)
         ob_pg_array_begin(&s->array[i]);
     for (size_t i = 0; i < r->settle->n; i++) {
@@ -207,21 +228,24 @@ static enum ob_status park_new(struct record *r, struct ob_err *err)
     const struct pg_param p[] = {PG_TEXT(r->s->pipeline), arr(r, A_N),        arr(r, A_HASH),
                                  arr(r, A_REF),           arr(r, A_ATTEMPTS), arr(r, A_DUE),
                                  arr(r, A_DEST),          arr(r, A_REASON),   arr(r, A_DESTINATION),
-                                 arr(r, A_SPENT),         arr(r, A_SEQ)};
+                                 arr(r, A_SPENT),         arr(r, A_SEQ),      arr(r, A_EVENT),
+                                 arr(r, A_PAYLOAD)};
     st = ob_pg_query(
         &r->s->sql,
         "with t as (select * from unnest($2::bigint[], $3::bigint[], $4::text[], $5::int[], "
-        "$6::bigint[], $7::bigint[], $8::text[], $9::text[], $10::bool[], $11::bigint[]) with "
-        "ordinality as u(n, hash, ref, attempts, due, dest, reason, destination, spent, seq, i)), "
+        "$6::bigint[], $7::bigint[], $8::text[], $9::text[], $10::bool[], $11::bigint[], "
+        "$12::jsonb[], $13::bytea[]) with ordinality as u(n, hash, ref, attempts, due, dest, "
+        "reason, destination, spent, seq, event, payload, i)), "
         "made as (insert into outbox.parked as p (pipeline, n, hash, ref, seq, attempts, due_at, "
-        "blocked_dest, reason, destination, history) select $1, t.n, t.hash, t.ref, t.seq, "
-        "t.attempts, to_timestamp(t.due / 1000.0), t.dest, t.reason, t.destination, " NEW_HISTORY
+        "blocked_dest, reason, destination, event, payload, history) select $1, t.n, t.hash, "
+        "t.ref, t.seq, t.attempts, to_timestamp(t.due / 1000.0), t.dest, t.reason, "
+        "t.destination, t.event, t.payload, " NEW_HISTORY
         " from t on conflict (pipeline, ref) do update set attempts = "
         "greatest(p.attempts, excluded.attempts), due_at = excluded.due_at, "
         "blocked_dest = excluded.blocked_dest, reason = excluded.reason "
         "returning p.ref, p.n) "
         "select made.n from t join made on made.ref = t.ref order by t.i",
-        p, 11, true, &res, err);
+        p, 13, true, &res, err);
     for (size_t i = 0; st == OB_OK && i < r->settle->n; i++)
         if (is(&r->settle->ops[i], PARK_NEW) && (int)k < PQntuples(res))
             r->numbers[i] = ob_pg_i64(res, (int)k++, 0);
@@ -258,7 +282,8 @@ static enum ob_status bury(struct record *r, struct ob_err *err)
                                  arr(r, A_REF),           arr(r, A_ATTEMPTS), arr(r, A_REASON),
                                  arr(r, A_DESTINATION),   arr(r, A_SPENT),    arr(r, A_ID),
                                  arr(r, A_TYPE),          arr(r, A_KEY),      arr(r, A_TENANT),
-                                 arr(r, A_SEQ),           arr(r, A_HOLD)};
+                                 arr(r, A_SEQ),           arr(r, A_HOLD),     arr(r, A_EVENT),
+                                 arr(r, A_PAYLOAD)};
     return touch(
         r,
         "with gone as (delete from outbox.parked where pipeline = $1 and n = any($2::bigint[]) "
@@ -266,14 +291,14 @@ static enum ob_status bury(struct record *r, struct ob_err *err)
         "insert into outbox.dead as d (pipeline, n, hash, ref, seq, attempts, error, destination, "
         "id, type, key, tenant, event, payload, history, hold, state) select $1, t.n, "
         "coalesce(gone.hash, t.hash), t.ref, t.seq, t.attempts, t.reason, t.destination, t.id, "
-        "t.type, t.key, t.tenant, gone.event, gone.payload, " GONE_HISTORY
-        ", t.hold, 'dead' from unnest($2::bigint[], "
+        "t.type, t.key, t.tenant, coalesce(gone.event, t.event), coalesce(gone.payload, "
+        "t.payload), " GONE_HISTORY ", t.hold, 'dead' from unnest($2::bigint[], "
         "$3::bigint[], $4::text[], $5::int[], "
         "$6::text[], $7::text[], $8::bool[], "
         "$9::text[], $10::text[], $11::text[], "
-        "$12::text[], $13::bigint[], $14::bool[]) as t(n, hash, ref, "
+        "$12::text[], $13::bigint[], $14::bool[], $15::jsonb[], $16::bytea[]) as t(n, hash, ref, "
         "attempts, reason, destination, spent, id, "
-        "type, key, tenant, seq, hold) left join gone on "
+        "type, key, tenant, seq, hold, event, payload) left join gone on "
         "gone.n = t.n on conflict (pipeline, n) do "
         "update set error = excluded.error, attempts = "
         "excluded.attempts, history = case when "
@@ -282,7 +307,7 @@ static enum ob_status bury(struct record *r, struct ob_err *err)
         "excluded.destination, state = 'dead', at = "
         "clock_timestamp(), hold = excluded.hold "
         "returning hash",
-        p, 14, err);
+        p, 16, err);
 }
 
 /* The key's row follows its first parked row, or the dead one that holds it. What is not held any

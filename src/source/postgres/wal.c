@@ -6,6 +6,7 @@
  * is committed and on the server's disk (test: "kill -9 again and again"). The slot therefore never
  * stands ahead of the cursor; one that does was moved by somebody else and is not followed. */
 #include "source/postgres/wal.h"
+#include "source/postgres/whole.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -360,7 +361,8 @@ static void wal_ref(const struct ob_source *s, const struct ob_event *ev, struct
 static enum ob_status wal_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
                                 struct ob_batch *batch, struct ob_err *err)
 {
-    return ob_pg_native_fetch(s, refs, n, batch, err);
+    return s->whole ? ob_pg_whole_fetch(s, refs, n, batch, err)
+                    : ob_pg_native_fetch(s, refs, n, batch, err);
 }
 
 static enum ob_status wal_status(struct ob_source *s, struct ob_source_status *out,

@@ -23,7 +23,7 @@ struct message {
 static bool make_id(const struct pgo_msg *msg, struct ob_arena *arena, struct ob_str *out)
 {
     uint8_t raw[16];
-    uint64_t hash = ob_hash64(msg->content.p, msg->content.n);
+    uint64_t hash = ob_hash64(msg->content.p, msg->content.n) ^ (msg->lsn * 0x9e3779b97f4a7c15u);
     char *id = ob_arena_alloc(arena, OB_UUID_TEXT);
     if (!id)
         return false;
@@ -31,7 +31,8 @@ static bool make_id(const struct pgo_msg *msg, struct ob_arena *arena, struct ob
         raw[i] = (uint8_t)(msg->lsn >> (56 - 8 * i));
         raw[8 + i] = (uint8_t)(hash >> (56 - 8 * i));
     }
-    /* A UUID of version 8: the four bits of the version stand between the bytes of the LSN. */
+    /* A UUID of version 8. The version's four bits are in the way of the LSN, so it is in both
+     * halves. */
     raw[6] = (uint8_t)(0x80 | (raw[6] & 15));
     raw[8] = (uint8_t)(0x80 | (raw[8] & 63));
     ob_uuid_format(raw, id);
