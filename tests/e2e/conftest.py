@@ -51,3 +51,25 @@ def own_postgres():
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def kafka():
+    """A Kafka broker for all tests of the run."""
+    server = services.Kafka(conf=["message.max.bytes=1048588"])
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def own_kafka():
+    """Starts further brokers, e.g. own_kafka(nodes=3)."""
+    servers = []
+
+    def start(**kw):
+        servers.append(services.Kafka(**kw))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

@@ -4,6 +4,7 @@ temporary folder and on a free port, and ends with the process that started it."
 
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 
@@ -187,3 +188,99 @@ class Pgbouncer:
 
     def close(self):
         call("pgbouncer", "stop", self.env["PGDIR"])
+
+
+class Kafka:
+    """A broker, or a cluster of three. Looked at by clients that are not ours: kafka-python and kcat."""
+
+    def __init__(self, nodes=1, secure=False, conf=()):
+        self.client = pytest.importorskip("kafka", reason="skipped: there is no python3-kafka")
+        if not shutil.which("kcat"):
+            pytest.skip("skipped: there is no kcat")
+        args = ["start", "--nodes", nodes, "--while", os.getpid()]
+        for line in conf:
+            args += ["--conf", line]
+        self.env = call("kafka", *args, *(["--secure"] if secure else []), timeout=400)
+        self.dir, self.brokers = self.env["KAFKA_DIR"], self.env["KAFKA_BROKERS"]
+        self.topics = 0
+
+    def admin(self):
+        return self.client.KafkaAdminClient(bootstrap_servers=self.brokers.split(","), api_version=(2, 5, 0))
+
+    def topic(self, partitions=1, replicas=-1, name=None, assignment=None, **config):
+        """A new topic; its name."""
+        from kafka.admin import NewTopic
+
+        self.topics += 1
+        name = name or f"t{os.getpid()}-{self.topics}"
+        if assignment:
+            partitions = replicas = -1
+        config = {k.replace("_", "."): str(v) for k, v in config.items()}
+        a = self.admin()
+        try:
+            a.create_topics([NewTopic(name, partitions, replicas, assignment or [], config)])
+        finally:
+            a.close()
+        return name
+
+    def delete(self, name):
+        a = self.admin()
+        try:
+            a.delete_topics([name])
+        finally:
+            a.close()
+
+    def set_config(self, topic, **config):
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        a = self.admin()
+        try:
+            values = {k.replace("_", "."): str(v) for k, v in config.items()}
+            a.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, values)])
+        finally:
+            a.close()
+
+    def read(self, *topics):
+        """Everything that is in these topics now, in the order of each partition."""
+        c = self.client.KafkaConsumer(
+            bootstrap_servers=self.brokers.split(","), api_version=(2, 5, 0), enable_auto_commit=False,
+            auto_offset_reset="earliest", max_partition_fetch_bytes=64 << 20, fetch_max_bytes=64 << 20,
+        )
+        try:
+            parts = [self.client.TopicPartition(t, p) for t in topics for p in sorted(c.partitions_for_topic(t) or ())]
+            ends = c.end_offsets(parts)
+            c.assign(parts)
+            got, left = [], {p for p in parts if ends[p] > 0}
+            c.seek_to_beginning(*parts)
+            while left:
+                for part, records in c.poll(1000).items():
+                    got += [r for r in records if r.offset < ends[part]]
+                left = {p for p in left if c.position(p) < ends[p]}
+            return got
+        finally:
+            c.close(autocommit=False)
+
+    def kcat(self, *args, brokers=None, check=True):
+        r = subprocess.run(
+            ["kcat", "-b", brokers or self.brokers, "-m", "10", *map(str, args)],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60 * SLOW,
+        )
+        assert not check or r.returncode == 0, f"kcat {args}: {r.stdout}\n{r.stderr}"
+        return r.stdout
+
+    def pids(self):
+        return [int(p) for p in call("kafka", "env", self.dir)["KAFKA_PIDS"].split(",")]
+
+    def kill(self, node=0):
+        call("kafka", "stop", self.dir, "--kill", "--keep", *(["--node", node] if node else []))
+
+    def start(self):
+        call("kafka", "start", "--dir", self.dir, timeout=400)
+
+    def signal(self, sig, node=0):
+        for i, pid in enumerate(self.pids()):
+            if node in (0, i + 1):
+                os.kill(pid, sig)
+
+    def close(self):
+        subprocess.run([str(SCRIPTS / "kafka"), "stop", self.dir, "--kill"], check=False, capture_output=True)
