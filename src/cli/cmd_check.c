@@ -2,6 +2,7 @@
 /* cmd_check - `outbox check`: the config and the preconditions of each pipeline, with the fix. */
 #include "cli/commands.h"
 #include "core/json.h"
+#include "flow/flow.h"
 #include "relay/conf.h"
 #include "source/admin.h"
 
@@ -76,10 +77,32 @@ static void check_source(struct check *c, const struct ob_pipeline_conf *conf)
     ops->close(admin);
 }
 
+#define TOPICS_MAX 256
+
+/* Topics that the routes name as they are; where a template decides, only an event tells. */
+static size_t plain_topics(const struct ob_pipeline_conf *conf, const char **topics)
+{
+    const struct ob_node *routes = conf->route.routes;
+    size_t n = 0;
+    for (size_t i = 0; routes && routes->kind == OB_NODE_LIST && i < routes->n; i++) {
+        const struct ob_node *topic = ob_node_get(routes->items[i], "topic");
+        if (n < TOPICS_MAX && topic && topic->kind == OB_NODE_SCALAR && !strstr(topic->text, "${"))
+            topics[n++] = topic->text;
+    }
+    return n;
+}
+
 static void check_sink(struct check *c, const struct ob_pipeline_conf *conf)
 {
-    struct ob_sink_env env = {
-        .pipeline = conf->name, .shards = (unsigned)conf->shards, .clock = &ob_clock_system};
+    const char *topics[TOPICS_MAX];
+    struct ob_sink_env env = {.pipeline = conf->name,
+                              .shards = (unsigned)conf->shards,
+                              .strict = conf->order == OB_ORDER_STRICT,
+                              .clock = &ob_clock_system,
+                              .topics = topics,
+                              .n_topics = plain_topics(conf, topics),
+                              .found = found,
+                              .found_user = c};
     struct ob_err err = {0};
     if (!conf->sink->check)
         return;

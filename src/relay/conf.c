@@ -219,7 +219,13 @@ static void load_parts(struct pipe *p)
     struct end source = {.key = "source"}, sink = {.key = "sink"};
     load_retry(p);
     p->conf->source_conf = load_end(p, &source, p->nodes.source, find_source, ob_source_type_opts);
+    size_t before = p->ld->problems.n + p->ld->problems.more;
     p->conf->sink_conf = load_end(p, &sink, p->nodes.sink, find_sink, ob_sink_type_opts);
+    struct ob_err err;
+    if (p->conf->sink_conf && p->conf->sink->validate &&
+        p->ld->problems.n + p->ld->problems.more == before &&
+        p->conf->sink->validate(p->conf->sink_conf, &err) != OB_OK)
+        ob_problem_add_placed(p->ld->l.problems, &p->nodes.sink->pos, err.text);
     load_routes(p);
 }
 

@@ -60,6 +60,7 @@ enum ob_status ob__shard_open_sink(struct shard *s, struct ob_err *err)
     struct ob_sink_env env = {.pipeline = s->conf->name,
                               .shard = s->no,
                               .shards = (unsigned)s->conf->shards,
+                              .strict = s->conf->order == OB_ORDER_STRICT,
                               .clock = s->clock,
                               .log = &s->log,
                               .events = &ob__shard_sink_events,

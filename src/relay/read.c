@@ -41,6 +41,8 @@ static enum ob_status route_one(struct shard *s, struct page *p, size_t i, int64
     m->event = ev;
     if (ev->fault.n > 0 && (st == OB_OK || st == OB_REJECT))
         return ob_err_set(err, OB_REJECT, "%.*s", OB_STR_ARG(ev->fault));
+    if (st == OB_OK && s->conf->sink->aim)
+        m->dest_hash = s->conf->sink->aim(s->sink, m);
     size_t max = s->sink_caps.max_bytes;
     if (st == OB_OK && max > 0 && m->value.n > max)
         st = ob_err_set(err, OB_REJECT, "too large: %zu bytes, the sink takes at most %zu",

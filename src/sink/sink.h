@@ -26,10 +26,17 @@ struct ob_sink_events {
 struct ob_sink_env {
     const char *pipeline;
     unsigned shard, shards;
+    bool strict; /* `order: strict` */
     const struct ob_clock *clock;
     const struct ob_log *log;
     const struct ob_sink_events *events;
     void *user;
+    /* Only for check(): the topics that routes name without a template, and who is told what was
+     * looked at (fix: NULL where ok). */
+    const char *const *topics;
+    size_t n_topics;
+    void (*found)(void *found_user, bool ok, const char *what, const char *fix);
+    void *found_user;
 };
 
 struct ob_sink_caps {
@@ -45,18 +52,25 @@ struct ob_sink_driver {
     const struct ob_opt *opts;
     size_t conf_size;
 
+    /* When the config file is read: what the option table cannot tell. The text begins with the
+     * place, "file:line:column: ". NULL: nothing. */
+    enum ob_status (*validate)(const void *conf, struct ob_err *err);
     /* *out belongs to the caller, who ends it with close(). A broker that is not there is not a
      * failure of open(): that is state(DOWN). OB_FATAL: the configuration cannot work. */
     enum ob_status (*open)(const struct ob_sink_env *env, const void *conf, struct ob_sink **out,
                            struct ob_sink_caps *caps, struct ob_err *err);
     /* Whether it could work now, asked beside a sink that may be running: takes and changes
-     * nothing. NULL: there is nothing to look at. */
+     * nothing. Tells env->found() each thing that it looked at; not OB_OK: err has one more, with
+     * its fix. NULL: there is nothing to look at. */
     enum ob_status (*check)(const struct ob_sink_env *env, const void *conf, struct ob_err *err);
     /* Readable when poll() has something to do. -1: none. */
     int (*wait_fd)(const struct ob_sink *sink);
     /* Monotonic ms at which poll() has something to do although wait_fd is silent. INT64_MAX:
      * never. */
     int64_t (*wake_at)(const struct ob_sink *sink);
+    /* What can be blocked by itself where that is less than the routed destination (a partition of
+     * a topic); never 0. NULL: as routed. */
+    uint64_t (*aim)(struct ob_sink *sink, const struct ob_msg *msg);
     /* Never blocks. Takes the first *n of n messages; accepted is NOT delivered. Borrows each
      * message until its done(). OB_DOWN: none was taken. */
     enum ob_status (*submit)(struct ob_sink *sink, const struct ob_msg *const *msgs,
