@@ -20,3 +20,10 @@ def slots(db):
 
 def slot_of(db):
     return f"outbox_{db.name}_orders_0"
+
+
+def stand_by(own_postgres, server, name):
+    """A physical stand-by of the server, made from a base backup."""
+    folder = f"{server.dir}/backup-{name}"
+    server.tool("pg_basebackup", "-D", folder, "-R", "-X", "stream", "-c", "fast", "-d", f"application_name={name}")
+    return own_postgres(source=folder)
