@@ -1,7 +1,8 @@
 -- The native outbox in PostgreSQL, version 1. Everything that belongs to it is in the schema outbox.
 --
 -- Writers call outbox.emit(...) inside their own transaction and need no right but that. All tables are
--- the relay's.
+-- the relay's. Functions have pg_temp last in their search_path: left out it is searched first, for types
+-- too, and whoever makes a type there would have his code run by our owner.
 
 CREATE SCHEMA IF NOT EXISTS outbox;
 COMMENT ON SCHEMA outbox IS 'Transactional outbox';
@@ -20,7 +21,7 @@ INSERT INTO outbox.meta (name, value) VALUES
 
 -- A UUID of version 7: 48 bits of Unix milliseconds, the rest is random.
 CREATE FUNCTION outbox.gen_id() RETURNS uuid
-LANGUAGE sql VOLATILE PARALLEL SAFE SET search_path = pg_catalog AS $$
+LANGUAGE sql VOLATILE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT encode(
         set_bit(set_bit(
             overlay(uuid_send(gen_random_uuid())
@@ -185,17 +186,20 @@ CREATE INDEX dead_hold ON outbox.dead (pipeline, hash, n) WHERE hold;
 CREATE INDEX dead_state ON outbox.dead (pipeline, n) WHERE state = 'dead';
 CREATE INDEX dead_id ON outbox.dead (id);
 
--- Has the owner of this cursor settled the event of this number?
+-- Has the owner of this cursor settled the event of this number? Without a search_path of its own, so that it can be inlined:
+-- hence the names of its operators.
 CREATE FUNCTION outbox.settled(c outbox.cursor, seq bigint, xid xid8) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT seq <= c.pos AND (CASE WHEN c.adopt_pos IS NULL THEN seq <= c.base ELSE seq <= c.adopt_pos END
+    SELECT seq OPERATOR(pg_catalog.<=) c.pos
+        AND (CASE WHEN c.adopt_pos IS NULL THEN seq OPERATOR(pg_catalog.<=) c.base ELSE seq OPERATOR(pg_catalog.<=) c.adopt_pos END
         OR pg_catalog.pg_visible_in_snapshot(xid, c.snap)
-        OR (c.late_snap IS NOT NULL AND seq <= c.late_pos AND pg_catalog.pg_visible_in_snapshot(xid, c.late_snap)))
+        OR (c.late_snap IS NOT NULL AND seq OPERATOR(pg_catalog.<=) c.late_pos
+            AND pg_catalog.pg_visible_in_snapshot(xid, c.late_snap)))
 $$;
 
 -- An event that outlived its row, as a row.
 CREATE FUNCTION outbox.unpack(e jsonb, payload bytea, seq bigint) RETURNS outbox.event
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ROW('3'::xid8, seq, (e ->> 'id')::uuid, e ->> 'type', coalesce(e ->> 'aggregate_type', ''),
         coalesce(e ->> 'aggregate_id', ''), e ->> 'key', e ->> 'tenant', e ->> 'topic', payload,
         (e ->> 'payload_kind')::"char", (e ->> 'headers')::json, (e ->> 'metadata')::json, (e ->> 'entity_version')::bigint,
@@ -205,7 +209,7 @@ $$;
 
 -- Derives the row of each of these hashes in outbox.parked_key again; gives back those that nothing holds any more.
 CREATE FUNCTION outbox.rekey(p text, hashes bigint[]) RETURNS SETOF bigint
-LANGUAGE sql VOLATILE SET search_path = pg_catalog AS $$
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     WITH first AS MATERIALIZED (
         SELECT h.hash, w.n, w.due_at, w.blocked_dest, d.n AS holder
         FROM (SELECT DISTINCT u AS hash FROM unnest(hashes) AS u) AS h
@@ -228,7 +232,7 @@ $$;
 
 -- Counts for `status`, kept by triggers on statements so that nobody counts a big table.
 CREATE FUNCTION outbox.count_rows() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF TG_TABLE_NAME = 'parked' THEN
         IF TG_OP = 'INSERT' THEN
@@ -271,7 +275,7 @@ CREATE TRIGGER dead_change AFTER UPDATE ON outbox.dead REFERENCING OLD TABLE AS 
 -- pipeline has not read is decided by the old numbers, once: rows up to its position that its snapshots do not show. Rows above
 -- every position get an id that every snapshot shows, else this cluster's counter reaches the foreign numbers one day.
 CREATE FUNCTION outbox.adopt(system text, db oid) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     top bigint;
 BEGIN
@@ -290,7 +294,7 @@ $$;
 -- Another number of shards. The new cursors start at the lowest position and the oldest snapshot: snapshots are rising in time,
 -- so what these two show is settled by every old shard.
 CREATE FUNCTION outbox.reshard(p text, n integer) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     old outbox.cursor;
     sums record;

@@ -4,14 +4,14 @@
 -- Who and why, for the rest of the transaction; stamped into the metadata of every event. Names that are left out are unset.
 CREATE FUNCTION outbox.set_context(tenant text DEFAULT NULL, "user" text DEFAULT NULL, correlation_id text DEFAULT NULL,
     traceparent text DEFAULT NULL, source text DEFAULT NULL) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog AS $$
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT set_config('outbox.context', json_strip_nulls(json_build_object('tenantId', tenant, 'userId', "user",
         'correlationId', correlation_id, 'traceparent', traceparent, 'source', source))::text, true)
 $$;
 
 -- The context's fields that the event's own metadata does not have, the time, then the event's own, unchanged.
 CREATE FUNCTION outbox.stamp(own json) RETURNS json
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     context text := current_setting('outbox.context', true);
     stamped text;
@@ -36,21 +36,21 @@ $$;
 
 -- How many events are not settled yet: at least so many, by the pipeline that is furthest behind.
 CREATE FUNCTION outbox.pending() RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT greatest(0, CASE WHEN s.is_called THEN s.last_value ELSE 0 END
         - coalesce((SELECT min(c.pos) FROM outbox.cursor AS c WHERE c.mode <> 'rows'), 0)) FROM outbox.event_seq_seq AS s
 $$;
 
 -- 0: nothing waits; 1: soft_limit events or more do. Cheap: nothing is counted.
 CREATE FUNCTION outbox.pressure(OUT pressure double precision, OUT pending bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT least(1.0, p.n / greatest(1, (SELECT m.value::double precision FROM outbox.meta AS m WHERE m.name = 'soft_limit'))), p.n
     FROM (SELECT outbox.pending() AS n) AS p
 $$;
 
 -- For the start of a transaction, before it holds any lock: true when the pressure is below 1, waiting for it at most so long.
 CREATE FUNCTION outbox.admit(wait interval DEFAULT '0') RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     until timestamptz := clock_timestamp() + wait;
 BEGIN
@@ -67,7 +67,7 @@ $$;
 
 -- emit can only refuse: a wait would hold the caller's locks.
 CREATE FUNCTION outbox.check_limit() RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     hard bigint := (SELECT m.value::bigint FROM outbox.meta AS m WHERE m.name = 'hard_limit');
 BEGIN
@@ -83,7 +83,7 @@ $$;
 CREATE FUNCTION outbox.put(type text, payload bytea, payload_kind "char", aggregate_type text, aggregate_id text, key text,
     id uuid, tenant text, topic text, headers json, metadata json, entity_version bigint, schema_version bigint,
     max_attempts integer, serialize boolean) RETURNS uuid
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     made uuid := coalesce(id, outbox.gen_id());
@@ -111,7 +111,7 @@ $$;
 -- emit, once per type of payload. All arguments have names; only type is needed. Gives the event's id.
 -- kind: json (checked), text or bytes. Text is JSON unless it says otherwise.
 CREATE FUNCTION outbox.kind(kind text, usual "char") RETURNS "char"
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF kind IS NULL THEN
         RETURN usual;
@@ -126,7 +126,7 @@ CREATE FUNCTION outbox.emit(type text, payload text DEFAULT NULL, aggregate_type
     key text DEFAULT NULL, id uuid DEFAULT NULL, tenant text DEFAULT NULL, topic text DEFAULT NULL, headers json DEFAULT NULL,
     metadata json DEFAULT NULL, entity_version bigint DEFAULT NULL, schema_version bigint DEFAULT NULL,
     max_attempts integer DEFAULT NULL, serialize boolean DEFAULT false, kind text DEFAULT NULL) RETURNS uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     k "char" := outbox.kind(kind, 'j');
 BEGIN
@@ -142,7 +142,7 @@ CREATE FUNCTION outbox.emit(type text, payload json, aggregate_type text DEFAULT
     key text DEFAULT NULL, id uuid DEFAULT NULL, tenant text DEFAULT NULL, topic text DEFAULT NULL, headers json DEFAULT NULL,
     metadata json DEFAULT NULL, entity_version bigint DEFAULT NULL, schema_version bigint DEFAULT NULL,
     max_attempts integer DEFAULT NULL, serialize boolean DEFAULT false, kind text DEFAULT NULL) RETURNS uuid
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT outbox.put(type, convert_to(payload::text, 'UTF8'), outbox.kind(kind, 'j'), aggregate_type, aggregate_id, key, id, tenant,
         topic, headers, metadata, entity_version, schema_version, max_attempts, serialize)
 $$;
@@ -151,7 +151,7 @@ CREATE FUNCTION outbox.emit(type text, payload jsonb, aggregate_type text DEFAUL
     key text DEFAULT NULL, id uuid DEFAULT NULL, tenant text DEFAULT NULL, topic text DEFAULT NULL, headers json DEFAULT NULL,
     metadata json DEFAULT NULL, entity_version bigint DEFAULT NULL, schema_version bigint DEFAULT NULL,
     max_attempts integer DEFAULT NULL, serialize boolean DEFAULT false, kind text DEFAULT NULL) RETURNS uuid
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT outbox.put(type, convert_to(payload::text, 'UTF8'), outbox.kind(kind, 'j'), aggregate_type, aggregate_id, key, id, tenant,
         topic, headers, metadata, entity_version, schema_version, max_attempts, serialize)
 $$;
@@ -160,7 +160,7 @@ CREATE FUNCTION outbox.emit(type text, payload bytea, aggregate_type text DEFAUL
     key text DEFAULT NULL, id uuid DEFAULT NULL, tenant text DEFAULT NULL, topic text DEFAULT NULL, headers json DEFAULT NULL,
     metadata json DEFAULT NULL, entity_version bigint DEFAULT NULL, schema_version bigint DEFAULT NULL,
     max_attempts integer DEFAULT NULL, serialize boolean DEFAULT false, kind text DEFAULT NULL) RETURNS uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     k "char" := outbox.kind(kind, 'b');
 BEGIN
@@ -177,7 +177,7 @@ $$;
 -- Many events in order: a JSON array of objects with the names of emit's arguments. A payload is any JSON value; with "kind":
 -- "text" it is a string that goes as text, with "bytes" a string in base64. Gives the ids in the same order.
 CREATE FUNCTION outbox.emit_many(events json, serialize boolean DEFAULT false) RETURNS SETOF uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     e json;
     k "char";
@@ -219,7 +219,7 @@ CREATE FUNCTION outbox.emit_batch(types text[], payloads bytea[] DEFAULT NULL, k
     tenants text[] DEFAULT NULL, topics text[] DEFAULT NULL, headers json[] DEFAULT NULL, metadata json[] DEFAULT NULL,
     entity_versions bigint[] DEFAULT NULL, schema_versions bigint[] DEFAULT NULL, max_attempts integer[] DEFAULT NULL,
     serialize boolean DEFAULT false) RETURNS uuid[]
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     made uuid[];
@@ -265,7 +265,7 @@ $$;
 
 -- Is there an event of this id? For writers, who may not look into the table: a caller whose commit got no answer asks this.
 CREATE FUNCTION outbox.has_event(id uuid) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (SELECT 1 FROM outbox.event AS e WHERE e.id = has_event.id)
 $$;
 

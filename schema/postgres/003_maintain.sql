@@ -4,7 +4,7 @@
 -- its constraint and its indexes already is attached under SHARE UPDATE EXCLUSIVE, which no writer notices. (The default
 -- partition is locked for a moment. Nobody writes to it.)
 CREATE FUNCTION outbox.add_part(lo bigint, hi bigint) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     name text := format('event_%s', lo);
 BEGIN
@@ -21,7 +21,7 @@ $$;
 
 -- Does nothing but read: where the next partition starts, if one is due.
 CREATE FUNCTION outbox.next_part(OUT lo bigint, OUT hi bigint)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     rows bigint := (SELECT greatest(1, m.value::bigint) FROM outbox.meta AS m WHERE m.name = 'partition_rows');
     ahead bigint := (SELECT greatest(1, m.value::bigint) FROM outbox.meta AS m WHERE m.name = 'partitions_ahead');
@@ -43,7 +43,7 @@ $$;
 -- One partition that every pipeline has done with and that may be emptied. All of it is in the cursors: pos has passed it, and
 -- the snapshot shows every transaction that could have written to it (closed_xid).
 CREATE FUNCTION outbox.old_part() RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT p.name FROM outbox.part AS p, outbox.meta AS m
     WHERE m.name = 'keep_hours' AND m.value <> 'off' AND p.emptied_at IS NULL AND p.closed_xid IS NOT NULL
         AND p.closed_at < clock_timestamp() - CASE WHEN m.value = 'off' THEN NULL ELSE m.value::double precision END * interval '1 hour'
@@ -56,7 +56,7 @@ $$;
 
 -- Dead events outlive their partition: what a person may want to see or retry is copied first.
 CREATE FUNCTION outbox.keep_dead(lo bigint, hi bigint) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog AS $$
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     UPDATE outbox.dead AS d SET payload = e.payload, event = jsonb_strip_nulls(jsonb_build_object('id', e.id, 'type', e.type,
         'aggregate_type', e.aggregate_type, 'aggregate_id', e.aggregate_id, 'key', e.key, 'tenant', e.tenant, 'topic', e.topic,
         'payload_kind', e.payload_kind, 'headers', e.headers::text, 'metadata', e.metadata::text,
@@ -70,7 +70,7 @@ $$;
 -- A lock that is not there within 50 ms is tried again next time. The parent's own lock, which DROP needs and every writer
 -- holds, is only ever taken when it is free: a waiting one would stop every writer behind it.
 CREATE FUNCTION outbox.maintain() RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '50ms' SET client_min_messages = warning AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET client_min_messages = warning AS $$
 DECLARE
     last bigint;
     part record;

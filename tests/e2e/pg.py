@@ -149,3 +149,32 @@ def all_there(writer, *paths):
         return seen >= {n for ns in writer.ledger.values() for n in ns}
 
     return ready
+
+
+def small_partitions(db, rows, ahead=3, keep_hours=0):
+    """The outbox of a fresh schema with partitions of so many numbers. Nothing may have been emitted yet."""
+    db.sql(
+        """do $$
+        declare p text;
+        begin
+            for p in select name from outbox.part loop execute format('drop table outbox.%I', p); end loop;
+            delete from outbox.part;
+        end $$"""
+    )
+    for name, value in (("partition_rows", rows), ("partitions_ahead", ahead), ("keep_hours", keep_hours)):
+        db.sql("update outbox.meta set value = %s where name = %s", str(value), name)
+    maintain(db)
+
+
+def maintain(db, user="postgres"):
+    """Upkeep until there is nothing more to do; what was done."""
+    c, done = db.connect(user), []
+    with c.cursor() as cur:
+        while True:
+            cur.execute("select outbox.maintain()")
+            step = cur.fetchone()[0]
+            if step is None:
+                break
+            done.append(step)
+    c.close()
+    return done
