@@ -37,8 +37,9 @@ struct ob_settle_op {
     uint32_t attempts; /* PARK, DEAD: spent so far */
     int64_t due_ms;    /* PARK: not before (flow: monotonic; the relay turns it into wall time) */
     uint64_t blocked_dest; /* PARK: waits for this destination; 0: only for due_ms */
-    bool spent; /* PARK, DEAD: this op records a new failed attempt (goes into the history) */
-    bool hold;  /* DEAD: on_dead is park, the key stays held */
+    bool spent;     /* PARK, DEAD: this op records a new failed attempt (goes into the history) */
+    bool hold;      /* DEAD: on_dead is park, the key stays held */
+    bool exhausted; /* DEAD: it failed too often; else it was refused for good */
     const char *reason;        /* PARK, DEAD; filled in by the relay. Not NULL there */
     struct ob_str destination; /* filled in by the relay, for people */
 };

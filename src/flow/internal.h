@@ -81,6 +81,7 @@ struct slot {
     uint32_t fnext, fprev; /* in the flight list */
     uint32_t bytes, attempts, max_attempts;
     uint8_t state, flags, late;
+    bool exhausted; /* its last attempt failed */
 };
 
 struct key {

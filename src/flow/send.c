@@ -176,6 +176,7 @@ static void on_failed(struct ob_flow *f, int64_t now, uint32_t i, bool reject)
         ob__slot_die(f, i, ON_REJECT);
     } else if (s->attempts >= s->max_attempts && !OB_MUTANT(M_NO_MAX_ATTEMPTS)) {
         f->st.retried++;
+        s->exhausted = true;
         ob__slot_die(f, i, ON_EXHAUSTED);
     } else {
         f->st.retried++;

@@ -56,6 +56,7 @@ static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
         break;
     case S_DYING:
         op->kind = OB_SETTLE_DEAD;
+        op->exhausted = s->exhausted;
         op->hold = f->c.on_dead == OB_ON_DEAD_PARK;
         break;
     case S_OVERDUE: /* still in flight: whoever takes over tries it after the time-out */

@@ -37,6 +37,20 @@ static size_t folders(const char *list[FOLDERS])
     return n;
 }
 
+/* The profiles of this program, made from profiles/ by the build. */
+extern const char *const ob_profile_texts[];
+extern const char *const ob_profile_text_names[];
+extern const unsigned ob_profile_n_texts;
+
+static const char *built_in(const char *name)
+{
+    const char *own = getenv("OUTBOX_PROFILES");
+    for (unsigned i = 0; !(own && *own) && i < ob_profile_n_texts; i++)
+        if (strcmp(ob_profile_text_names[i], name) == 0)
+            return ob_profile_texts[i];
+    return NULL;
+}
+
 static const char *find_file(struct ob_arena *arena, const char *name)
 {
     const char *list[FOLDERS];
@@ -46,13 +60,16 @@ static const char *find_file(struct ob_arena *arena, const char *name)
         if (file && access(file, F_OK) == 0)
             return file;
     }
-    return NULL;
+    return built_in(name) ? ob_arena_printf(arena, "built-in:%s.yaml", name) : NULL;
 }
 
 static size_t list_names(struct ob_arena *arena, const char **names, size_t max)
 {
     const char *list[FOLDERS];
     size_t n = 0, n_folders = folders(list);
+    for (unsigned i = 0; i < ob_profile_n_texts && n < max; i++)
+        if (built_in(ob_profile_text_names[i]))
+            names[n++] = ob_profile_text_names[i];
     for (size_t i = 0; i < n_folders; i++) {
         DIR *dir = opendir(list[i]);
         if (!dir)
@@ -88,7 +105,10 @@ static const struct ob_node *load_file(struct ob_loader *l, const struct ob_node
 {
     struct ob_err err;
     struct ob_node *root = NULL;
-    if (ob_yaml_load(l->arena, file, &env, &root, &err) != OB_OK) {
+    const char *text = strncmp(file, "built-in:", 9) == 0 ? built_in(name->text) : NULL;
+    enum ob_status st = text ? ob_yaml_parse(l->arena, file, ob_str_c(text), &env, &root, &err)
+                             : ob_yaml_load(l->arena, file, &env, &root, &err);
+    if (st != OB_OK) {
         ob_problem_add_placed(l->problems, &name->pos, err.text);
         return NULL;
     }

@@ -52,10 +52,10 @@ static enum ob_status route_one(struct shard *s, struct page *p, size_t i, int64
 
 static bool other_shard(const struct shard *s, const struct ob_event *ev, uint64_t hash)
 {
-    if (s->conf->shards > 1 && ob_shard_of(hash, (unsigned)s->conf->shards) != s->no)
-        return true;
     const struct ob_source_driver *d = s->conf->source;
-    return ev->park_n == 0 && d->already && d->already(s->source, ev->ref, hash);
+    bool already = ev->park_n == 0 && d->already && d->already(s->source, ev->ref, hash);
+    return already ||
+           (s->conf->shards > 1 && ob_shard_of(hash, (unsigned)s->conf->shards) != s->no);
 }
 
 /* What an event costs in memory: its payload, and its share of all else that the page holds. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* envelope - which bytes an event becomes. */
+#include "core/jscan.h"
 #include "core/json.h"
 #include "route/rule.h"
 
@@ -40,6 +41,16 @@ static void verbatim(const struct ob_event *ev, struct ob_msg *msg)
 {
     msg->value = ev->payload;
     msg->value_null = ev->payload_kind == OB_PAYLOAD_NULL;
+}
+
+static enum ob_status checked(const struct ob_event *ev, struct ob_err *err)
+{
+    struct ob_err why;
+    if (ev->payload_kind == OB_PAYLOAD_NULL)
+        return ob_err_set(err, OB_REJECT, "payload is not valid JSON: there is none");
+    if (ob_json_check(ev->payload, NULL, &why) != OB_OK)
+        return ob_err_set(err, OB_REJECT, "payload is not valid JSON: %s", why.text);
+    return OB_OK;
 }
 
 /* ---- CloudEvents: attributes first, then either headers or one JSON object ---- */
@@ -221,6 +232,11 @@ enum ob_status ob_envl_fill(struct ob_rctx *c, const struct ob_rule *rule, struc
     struct ob_str type = default_type(ev->payload_kind);
     enum ob_status st = OB_OK;
     switch (rule->env.kind) {
+    case OB_ENV_JSON:
+        st = checked(ev, err);
+        type = OB_STR("application/json");
+        verbatim(ev, msg);
+        break;
     case OB_ENV_NONE:
         verbatim(ev, msg);
         break;

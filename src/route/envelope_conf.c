@@ -4,8 +4,8 @@
 
 #define EXT_NAME_MAX 20 /* CloudEvents: lower case letters and digits, at most so many */
 
-static const char *const envelope_names[] = {"none", "cloudevents", "cloudevents-structured",
-                                             "debezium", "template"};
+static const char *const envelope_names[] = {"none",     "cloudevents", "cloudevents-structured",
+                                             "debezium", "template",    "json"};
 #define N_ENVELOPES (sizeof envelope_names / sizeof envelope_names[0])
 
 const char *const ob_ce_names[OB_CE_N] = {
@@ -141,6 +141,7 @@ static enum ob_status compile_kind(struct ob_route_compiler *c, const struct ob_
                                "envelope: template wants its JSON shape: {template: {…}}");
         return ob_shape_compile(c->arena, opts, &out->shape, c->err);
     case OB_ENV_NONE:
+    case OB_ENV_JSON:
     case OB_ENV_DEBEZIUM:
         if (opts != NULL)
             return ob_node_err(&opts->pos, c->err, "envelope: %s has no options",
@@ -175,7 +176,7 @@ enum ob_status ob_envl_compile(struct ob_route_compiler *c, const struct ob_node
     char near[OB_NEAREST_MAX];
     return ob_node_err(&node->pos, c->err,
                        "unknown envelope \"%.60s\"%s; known are none, cloudevents, "
-                       "cloudevents-structured, debezium, template",
+                       "cloudevents-structured, debezium, template, json",
                        node->text,
                        ob_route_nearest(near, envelope_names, N_ENVELOPES, ob_str_c(node->text)));
 }

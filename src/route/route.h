@@ -17,7 +17,8 @@ enum ob_envelope {
     OB_ENV_CLOUDEVENTS,
     OB_ENV_CLOUDEVENTS_STRUCTURED,
     OB_ENV_DEBEZIUM,
-    OB_ENV_TEMPLATE
+    OB_ENV_TEMPLATE,
+    OB_ENV_JSON, /* verbatim, but nothing that is no JSON */
 };
 
 /* Ceilings; what is longer is rejected with the reason. */

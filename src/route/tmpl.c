@@ -101,7 +101,7 @@ static bool at_default(const struct compiler *c)
 static enum ob_status parse_name(struct compiler *c, struct ob_expr *e)
 {
     size_t from = c->i;
-    while (c->i < c->n && c->text[c->i] != ':' && c->text[c->i] != '}')
+    while (c->i < c->n && c->text[c->i] != ':' && c->text[c->i] != '}' && c->text[c->i] != '%')
         c->i++;
     struct ob_str name = {c->text + from, c->i - from};
     for (size_t f = 0; f < N_FIELDS; f++) {
@@ -162,6 +162,38 @@ static enum ob_status parse_argument(struct compiler *c, struct ob_expr *e)
     return n == 0 ? bad(c, at, "col wants a column's name: ${col:NAME}") : OB_OK;
 }
 
+static bool starts(const struct compiler *c, const char *what)
+{
+    size_t n = strlen(what);
+    return c->n - c->i >= n && memcmp(c->text + c->i, what, n) == 0;
+}
+
+/* As in a shell: %%TEXT* takes everything from the first TEXT on away. */
+static enum ob_status parse_cut(struct compiler *c, struct ob_expr *e)
+{
+    size_t at = c->i;
+    if (c->i >= c->n || c->text[c->i] != '%')
+        return OB_OK;
+    if (e->field > OB_F_SERVICE)
+        return bad(c, at, "%s is no text that could be cut", fields[e->field].name);
+    if (!starts(c, "%%"))
+        return bad(c, at, "write %%%%TEXT* to take away all from the first TEXT on");
+    c->i += 2;
+    char *cut = c->pool;
+    size_t n = 0;
+    while (c->i < c->n && c->text[c->i] != '}' && c->text[c->i] != '*') {
+        if (c->text[c->i] == '\\' && c->i + 1 < c->n)
+            c->i++;
+        cut[n++] = c->text[c->i++];
+    }
+    if (n == 0 || c->i >= c->n || c->text[c->i] != '*')
+        return bad(c, at, "write %%%%TEXT* to take away all from the first TEXT on");
+    c->i++; /* the * */
+    c->pool += n;
+    e->cut = (struct ob_str){cut, n};
+    return OB_OK;
+}
+
 static enum ob_status parse(struct compiler *c, unsigned depth, struct ob_tmpl *out);
 
 /* A default of a field that has no type of its own is JSON where it reads as JSON. */
@@ -179,6 +211,8 @@ static enum ob_status parse_expr(struct compiler *c, unsigned depth, struct ob_e
 {
     size_t from = c->i - 2;
     enum ob_status st = parse_name(c, e);
+    if (st == OB_OK)
+        st = parse_cut(c, e);
     if (st == OB_OK)
         st = parse_argument(c, e);
     if (st == OB_OK && at_default(c)) {
@@ -198,12 +232,6 @@ static enum ob_status parse_expr(struct compiler *c, unsigned depth, struct ob_e
     c->i++; /* the } */
     e->written = (struct ob_str){c->text + from, c->i - from};
     return OB_OK;
-}
-
-static bool starts(const struct compiler *c, const char *what)
-{
-    size_t n = strlen(what);
-    return c->n - c->i >= n && memcmp(c->text + c->i, what, n) == 0;
 }
 
 /* Literal text up to the next ${ or, within a default (depth > 0), its closing }. *open counts the

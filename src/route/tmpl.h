@@ -2,7 +2,7 @@
 /* tmpl - text with ${…} in it, compiled once into parts, rendered per event.
  *
  *   template = { text | "$${" (a literal "${") | "${" expr "}" }
- *   expr     = name [ ":" argument ] [ ":-" template ]
+ *   expr     = name [ "%%" text "*" ] [ ":" argument ] [ ":-" template ]
  * Inside ${…} a backslash takes the next character literally, and braces in a default are counted,
  * so that ${metadata:-{}} is what it looks like. */
 #ifndef OB_ROUTE_TMPL_H
@@ -41,6 +41,7 @@ struct ob_expr {
     enum ob_field field;
     bool pointer;               /* arg is a JSON pointer */
     struct ob_str arg;          /* the pointer, or a column's name */
+    struct ob_str cut;          /* a text field ends before the first of these; empty: whole */
     const struct ob_tmpl *dflt; /* NULL: none */
     struct ob_str dflt_json;    /* the default where it is JSON and the field is not text */
     struct ob_str written;      /* "${…}", for messages */

@@ -234,6 +234,11 @@ static enum ob_status of_field(struct ob_rctx *c, const struct ob_expr *e, struc
     case OB_F_COL:
         return of_column(ev, e->arg, v, err);
     }
+    if (e->cut.n > 0) {
+        const char *at = v->s.n > 0 ? memmem(v->s.p, v->s.n, e->cut.p, e->cut.n) : NULL;
+        if (at)
+            of_text(v, (struct ob_str){v->s.p, (size_t)(at - v->s.p)});
+    }
     return OB_OK;
 }
 

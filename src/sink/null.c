@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* null - delivers at once and keeps nothing; for benchmarks. With latency_us a message is delivered
- * that long after it was accepted. */
+ * that long after it was accepted; with refuse a file says which ones are not. */
+#include "sink/refuse.h"
 #include "sink/sink.h"
 
 #include <errno.h>
@@ -12,11 +13,14 @@
 
 struct null_conf {
     int64_t latency_us;
+    const char *refuse; /* NULL: none */
 };
 
 struct ob_sink {
     struct ob_sink_env env;
     int64_t latency_us;
+    const char *refuse_path;
+    struct ob_refuse refuse;
     int timer; /* -1 without latency */
     bool reset;
     bool said_up;
@@ -24,6 +28,7 @@ struct ob_sink {
     struct null_item {
         uint64_t token;
         int64_t due_us;
+        enum ob_verdict verdict;
     } ring[CAP];
 };
 
@@ -35,6 +40,11 @@ static const struct ob_opt null_opts[] = {
      .min = 0,
      .max = 60000000,
      .help = "Microseconds between accepting a message and delivering it."},
+    {.type = OB_OPT_STR,
+     .name = "refuse",
+     .offset = offsetof(struct null_conf, refuse),
+     .help = "A file of lines `retry|reject|blocked GLOB`, read before each batch: messages whose "
+             "topic, key or id matches are answered so. To rehearse a broker's refusals."},
     {0},
 };
 
@@ -47,6 +57,7 @@ static enum ob_status null_open(const struct ob_sink_env *env, const void *conf,
         return ob_err_set(err, OB_FATAL, "no memory");
     s->env = *env;
     s->latency_us = c->latency_us;
+    s->refuse_path = c->refuse;
     s->timer = -1;
     if (s->latency_us > 0) {
         s->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
@@ -55,7 +66,8 @@ static enum ob_status null_open(const struct ob_sink_env *env, const void *conf,
             return ob_err_set(err, OB_FATAL, "timerfd: %s", strerror(errno));
         }
     }
-    *caps = (struct ob_sink_caps){.ordered = true, .max_in_flight = CAP};
+    /* Who refuses one of a key may have taken the next already: that is not in order. */
+    *caps = (struct ob_sink_caps){.ordered = !c->refuse, .max_in_flight = CAP};
     *out = s;
     return OB_OK;
 }
@@ -93,14 +105,17 @@ static void arm(struct ob_sink *s, int64_t now)
 static enum ob_status null_submit(struct ob_sink *s, const struct ob_msg *const *msgs,
                                   const uint64_t *tokens, size_t *n, struct ob_err *err)
 {
-    (void)msgs;
     (void)err;
     size_t room = s->reset ? 0 : CAP - (size_t)(s->head - s->tail);
     size_t taken = *n < room ? *n : room;
     bool idle = !waits(s);
     int64_t now = s->latency_us > 0 ? s->env.clock->mono_us(s->env.clock->user) : 0;
+    if (s->refuse_path && taken > 0)
+        ob_refuse_read(&s->refuse, s->refuse_path);
     for (size_t i = 0; i < taken; i++)
-        s->ring[s->head++ % CAP] = (struct null_item){tokens[i], now + s->latency_us};
+        s->ring[s->head++ % CAP] = (struct null_item){
+            tokens[i], now + s->latency_us,
+            s->refuse.n ? ob_refuse_verdict(&s->refuse, msgs[i]) : OB_V_DELIVERED};
     if (idle && taken > 0)
         arm(s, now);
     *n = taken;
@@ -129,8 +144,13 @@ static void null_poll(struct ob_sink *s)
     if (!waits(s))
         return;
     int64_t now = s->latency_us > 0 ? s->env.clock->mono_us(s->env.clock->user) : INT64_MAX;
-    for (; waits(s) && s->ring[s->tail % CAP].due_us <= now; s->tail++)
-        ev->done(s->env.user, s->ring[s->tail % CAP].token, OB_V_DELIVERED, NULL);
+    struct ob_err why;
+    ob_err_set(&why, OB_REJECT, "refused, as the file says");
+    for (; waits(s) && s->ring[s->tail % CAP].due_us <= now; s->tail++) {
+        const struct null_item *item = &s->ring[s->tail % CAP];
+        ev->done(s->env.user, item->token, item->verdict,
+                 item->verdict == OB_V_DELIVERED ? NULL : &why);
+    }
     arm(s, now);
 }
 
@@ -147,6 +167,7 @@ static void null_close(struct ob_sink *s, int grace_ms)
         return;
     if (s->timer >= 0)
         close(s->timer);
+    ob_refuse_clear(&s->refuse);
     free(s);
 }
 

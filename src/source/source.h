@@ -84,8 +84,8 @@ struct ob_source_driver {
      */
     void (*rewind)(struct ob_source *s);
     /* True: this claimed event was settled before the number of shards was changed; treat it like
-     * another shard's (only the cursor passes it). Asked once the key's hash is known. NULL: never.
-     */
+     * another shard's (only the cursor passes it). Asked of every claimed event once its key's hash
+     * is known, those of other shards too. NULL: never. */
     bool (*already)(const struct ob_source *s, uint64_t ref, uint64_t hash);
     /* held[i] = hash i has parked rows, or is held behind a dead one. */
     enum ob_status (*held)(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,

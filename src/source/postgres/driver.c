@@ -18,8 +18,9 @@ static const struct ob_opt opts[] = {
      .name = "mode",
      .def = "log",
      .offset = offsetof(struct pg_conf, mode),
-     .choices = "log|wal",
-     .help = "`log`: the native table by number and snapshot. `wal`: logical replication."},
+     .choices = "log|wal|rows",
+     .help = "`log`: the native table by number and snapshot. `wal`: logical replication. `rows`: a "
+             "table of your own by its state columns, see `mapping`."},
     {.type = OB_OPT_MS,
      .name = "poll_max",
      .def = "20ms",
@@ -89,7 +90,8 @@ static const struct ob_opt opts[] = {
     {0},
 };
 
-static const struct pg_reader *const readers[] = {[PG_LOG] = &ob_pg_log, [PG_WAL] = &ob_pg_wal};
+static const struct pg_reader *const readers[] = {
+    [PG_LOG] = &ob_pg_log, [PG_WAL] = &ob_pg_wal, [PG_ROWS] = &ob_pg_rows};
 
 static void pg_close(struct ob_source *s)
 {
@@ -124,6 +126,10 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
     for (size_t i = 0; i < sizeof(s->array) / sizeof(s->array[0]); i++)
         ob_buf_init(&s->array[i], (size_t)256 << 20);
     enum ob_status st = s->pipeline && s->owner ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+    if (st == OB_OK && c->mode == PG_LOG && c->mapping.table)
+        st = ob_err_set(err, OB_FATAL,
+                        "mode log reads the native table only; a mapped one is read by mode rows "
+                        "or wal");
     if (st == OB_OK)
         st = ob_pg_connect(&s->sql, c->dsn, "outbox", false, s->clock, c->timeout_ms, err);
     if (st == OB_OK)

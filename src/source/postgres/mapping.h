@@ -37,19 +37,21 @@ enum pg_map_sql {
     PG_MAP_IDS_NEXT,  /* $1 limit, $2 the last id: the next ones, in the same snapshot */
     PG_MAP_SIDE,      /* the same two where rows are parked or dead: and whether it was dead */
     PG_MAP_SIDE_NEXT, /* */
-    PG_MAP_FETCH,     /* $1 ids; where rows are claimed also $2 shard, $3 epoch: whole events */
+    PG_MAP_READ,      /* $1 ids: whole events */
+    PG_MAP_FETCH,     /* the same, claimed if claims are shown: then also $2 shard, $3 epoch */
+    PG_MAP_THERE,     /* $1 ids: places of those whose row is there, ready or not */
     PG_MAP_PAYLOAD,   /* $1 id: of one */
     PG_MAP_DONE,      /* $1 ids */
     PG_MAP_RETRY,     /* $1 ids, $2 reasons; "" if nothing is shown */
-    PG_MAP_BACK,      /* $1 ids: claimed no more; "" if claims are not shown */
-    PG_MAP_AGAIN,     /* $1 ids: claimed (again), or for longer; "" likewise */
+    PG_MAP_BACK,      /* $1 ids, $2 shard, $3 epoch: claimed no more; "" if claims are not shown */
+    PG_MAP_AGAIN,     /* the same parameters: claimed (again), or for longer; "" likewise */
     PG_MAP_DEAD,      /* $1 ids, $2 reasons, $3 failed too often (bool[]); "" likewise */
     PG_MAP_RELEASE,   /* $1 ids as text: dead no more; "" likewise */
     PG_MAP_PENDING,   /* $1 limit: how many, at least; age of the oldest in ms */
     PG_MAP_SQL_N
 };
 
-/* Columns of PG_MAP_FETCH, in binary; those of `more` follow. */
+/* Columns of PG_MAP_READ and PG_MAP_FETCH, in binary; those of `more` follow. */
 enum pg_map_field {
     PG_F_PLACE, /* bigint, from 1: of the id in $1 */
     PG_F_ID,
@@ -96,6 +98,7 @@ struct pg_map {
     const char *released; /* of a dead row that is ready: it was released; "false": never */
     bool dead_hides;      /* a dead row is not pending by its columns */
     bool claims;          /* claims are shown in the table */
+    const char *fence;    /* $2 shard and $3 epoch are ours */
     const char *order;    /* ORDER BY list */
     const char *sql[PG_MAP_SQL_N];
 };

@@ -112,6 +112,12 @@ static void build_conditions(struct build *b)
         ob_buf_c(&b->buf, "false");
     m->released = keep(b);
     m->claims = m->v_claimed || lease || has(b, OB_MAP_CLAIMED_AT);
+    ob_buf_printf(
+        &b->buf,
+        "exists (select 1 from outbox.cursor o where o.pipeline = %s and o.shard = $2::int "
+        "and o.epoch = $3::bigint)",
+        m->pipeline);
+    m->fence = keep(b);
 }
 
 /* now() is the start of a transaction; among its rows cmin is the order of statements, ctid that of
@@ -274,7 +280,7 @@ static const char *claim_sets(struct build *b)
     return keep(b);
 }
 
-/* Those that are taken are claimed by the same statement, under our epoch. */
+/* With claims, those that are taken are claimed by the same statement, under our epoch. */
 static void build_fetch(struct build *b)
 {
     struct pg_map *m = b->map;
@@ -283,24 +289,27 @@ static void build_fetch(struct build *b)
     const char *payload = keep(b);
     fields(b);
     const char *list = keep(b);
-    if (!m->claims) {
-        ob_buf_printf(&b->buf,
-                      "select k.i%s from unnest($1::%s[]) with ordinality as k(id, i) join %s t on "
-                      "t.%s = k.id cross join lateral (select %s as p offset 0) x where %s order "
-                      "by k.i",
-                      list, id->type, m->table, id->ident, payload, m->ready);
-    } else {
+    ob_buf_printf(
+        &b->buf,
+        "select k.i%s from unnest($1::%s[]) with ordinality as k(id, i) join %s t on t.%s "
+        "= k.id cross join lateral (select %s as p offset 0) x where %s order by k.i",
+        list, id->type, m->table, id->ident, payload, m->ready);
+    m->sql[PG_MAP_READ] = m->sql[PG_MAP_FETCH] = keep(b);
+    ob_buf_printf(&b->buf,
+                  "select k.i from unnest($1::%s[]) with ordinality as k(id, i) join %s t on t.%s "
+                  "= k.id",
+                  id->type, m->table, id->ident);
+    m->sql[PG_MAP_THERE] = keep(b);
+    if (m->claims) {
         const char *sets = claim_sets(b);
         ob_buf_printf(&b->buf,
                       "with c as (update %s t set %s from unnest($1::%s[]) with ordinality as "
-                      "k(id, i) where t.%s = k.id and %s and exists (select 1 from outbox.cursor c "
-                      "where c.pipeline = %s and c.shard = $2::int and c.epoch = $3::bigint) "
-                      "returning k.i as outbox_place, t.*) select t.outbox_place%s from c t cross "
-                      "join lateral (select %s as "
-                      "p offset 0) x order by t.outbox_place",
-                      m->table, sets, id->type, id->ident, m->ready, m->pipeline, list, payload);
+                      "k(id, i) where t.%s = k.id and %s and %s returning k.i as outbox_place, "
+                      "t.*) select t.outbox_place%s from c t cross join lateral (select %s as p "
+                      "offset 0) x order by t.outbox_place",
+                      m->table, sets, id->type, id->ident, m->ready, m->fence, list, payload);
+        m->sql[PG_MAP_FETCH] = keep(b);
     }
-    m->sql[PG_MAP_FETCH] = keep(b);
     ob_buf_printf(&b->buf, "select %s from %s t where t.%s = $1::text::%s", payload, m->table,
                   id->ident, id->type);
     m->sql[PG_MAP_PAYLOAD] = keep(b);
@@ -342,6 +351,17 @@ static const char *update(struct build *b, const char *arrays, const char *colum
         ob_buf_printf(&b->buf, "update %s t set %s where t.%s = any($1::%s[]) and %s", m->table,
                       sets, id->ident, id->type, condition);
     return keep(b);
+}
+
+/* The same outside a settle: under our epoch. "" where claims are not shown. */
+static const char *fenced(struct build *b, const char *condition)
+{
+    const char *both = ob_arena_printf(b->map->arena, "%s and %s", condition, b->map->fence);
+    b->failed = b->failed || !both;
+    if (b->map->claims)
+        return update(b, "", "", both ? both : "");
+    ob_buf_reset(&b->buf);
+    return "";
 }
 
 static void add_attempt(struct build *b, const char *by)
@@ -428,15 +448,10 @@ static void build_marks(struct build *b)
     if (m->v_claimed)
         set(b, OB_MAP_STATUS, m->v_pending);
     unlock(b);
-    m->sql[PG_MAP_BACK] = m->claims ? update(b, "", "", m->ours) : "";
-    ob_buf_reset(&b->buf);
-
-    if (m->claims) {
+    m->sql[PG_MAP_BACK] = fenced(b, m->ours);
+    if (m->claims)
         ob_buf_c(&b->buf, claim_sets(b));
-        m->sql[PG_MAP_AGAIN] = update(b, "", "", m->ready);
-    } else {
-        m->sql[PG_MAP_AGAIN] = "";
-    }
+    m->sql[PG_MAP_AGAIN] = fenced(b, m->ready);
     build_dead(b);
     build_release(b);
 }

@@ -434,6 +434,8 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
             s->reader->rested(s);
     }
     PQclear(res);
+    if (st == OB_OK && s->reader->beat)
+        s->reader->beat(s, beat);
     if (st == OB_OK)
         maintain(s);
     if (st == OB_OK && ob_pg_share_over(s))

@@ -165,13 +165,15 @@ static size_t choose(const struct drain *d, const PGresult *rows, struct ob_batc
     return n;
 }
 
-static void attach(const PGresult *rows, const int *from, size_t n, struct ob_batch *batch)
+static void attach(const PGresult *rows, const int *from, size_t n, struct ob_batch *batch,
+                   bool own_attempts)
 {
     for (size_t i = 0; i < n; i++) {
         struct ob_event *ev = &batch->events[i];
         ev->park_n = ob_pg_i64(rows, from[i], 0);
         ev->park_hash = (uint64_t)ob_pg_i64(rows, from[i], 1);
-        ev->attempts = (uint32_t)ob_pg_i64(rows, from[i], 2);
+        if (!own_attempts)
+            ev->attempts = (uint32_t)ob_pg_i64(rows, from[i], 2);
     }
 }
 
@@ -272,7 +274,7 @@ static enum ob_status load(struct ob_source *s, struct drain *d, const PGresult 
         batch->n_drained = 0;
         n = choose(d, rows, batch, refs, from);
     }
-    attach(rows, from, n, batch);
+    attach(rows, from, n, batch, s->own_attempts);
     st = bury_gone(s, batch, n, err);
     squeeze(batch, n);
 done:

@@ -98,6 +98,7 @@ struct ob_source {
     uint64_t fence;       /* xid of our last committed write: above every snapshot read before it */
     uint64_t fence_first; /* the first of them since the reader set it to 0 */
     int64_t maintain_at;  /* mono ms */
+    bool own_attempts;    /* the reader's table counts attempts: its number is the truth */
     struct ob_buf array[17]; /* parameters of one statement */
 };
 
@@ -127,6 +128,8 @@ struct pg_reader {
     /* With each beat, before all else. NULL: nothing to do. */
     enum ob_status (*tick)(struct ob_source *s, struct ob_err *err);
     void (*rested)(struct ob_source *s);
+    /* A beat was committed. NULL: nothing to do. */
+    void (*beat)(struct ob_source *s, const struct ob_beat *beat);
     /* The transaction was committed. */
     void (*settled)(struct ob_source *s, const struct ob_settle *settle);
     /* How parked and dead rows name an event, as text. */
@@ -138,7 +141,7 @@ struct pg_reader {
     enum ob_status (*status)(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
 };
 
-extern const struct pg_reader ob_pg_log, ob_pg_wal;
+extern const struct pg_reader ob_pg_log, ob_pg_wal, ob_pg_rows;
 /* log.c: fetch() for events of outbox.event that are named by their number. */
 enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
                                   struct ob_batch *batch, struct ob_err *err);

@@ -73,7 +73,7 @@ static void add_event(struct ob_source *s, const struct ob_event *ev, struct ob_
     ob_pg_array_add(&s->array[A_TYPE], ev->type);
     ob_pg_array_add(&s->array[A_KEY], ev->key.n ? ev->key : ev->aggregate_id);
     ob_pg_array_add(&s->array[A_TENANT], ev->tenant);
-    if (ev->seq)
+    if (ev->seq && !s->conf->mapping.table) /* of the native table */
         ob_pg_array_int(&s->array[A_SEQ], (int64_t)ev->seq);
     else
         ob_pg_array_add_null(&s->array[A_SEQ]);

@@ -545,7 +545,7 @@ static const struct {
      "f:1:34: row_headers is true or false"},
     {"unknown envelope", "envelope: cloudevent\n",
      "f:1:11: unknown envelope \"cloudevent\" (did you mean \"cloudevents\"?); known are none, "
-     "cloudevents, cloudevents-structured, debezium, template"},
+     "cloudevents, cloudevents-structured, debezium, template, json"},
     {"envelope in a route", "routes: [{topic: t, envelope: nil}]\n", "f:1:31: unknown envelope"},
     {"template without its shape", "envelope: template\n",
      "f:1:11: envelope: template wants its JSON shape: {template: {…}}"},

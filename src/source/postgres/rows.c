@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rows - mode rows: a table with state columns of its own (mapping.h). Ids in order first, then
+ * whole events by id, a page at a time; published outside any transaction; marked by id and "still
+ * pending" in the settle's transaction (rows_mark.c).
+ *
+ * Three kinds of rows look as if they waited and are left out of a pass (rows_read.c): those in the
+ * window (taken.h), those parked and those dead (an anti-join). So rows in back-off hide nothing
+ * (tests/e2e/test_postgres_rows.py::test_rows_in_back_off_do_not_hide_the_next).
+ *
+ * What the table has no column for is in outbox.parked and outbox.dead, written in the same
+ * transaction as the marks. Where the two differ the table is right. */
+#include "source/postgres/rows.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define FETCH_BYTES ((size_t)8 << 20) /* of parked events that come into memory at once */
+#define STATUS_MAX "10001"            /* pending rows are counted up to here */
+
+static void page_drop(void *arg)
+{
+    PQclear(arg);
+}
+
+/* ---- handing out ---- */
+
+static enum ob_status big_payload(struct ob_source *s, struct ob_arena *arena, struct ob_event *ev,
+                                  struct ob_err *err)
+{
+    const struct rows_state *r = s->state;
+    PGresult *res = NULL;
+    struct ob_str id = ob_arena_copy(arena, ev->id);
+    const struct pg_param p[] = {PG_TEXT(id.p)};
+    enum ob_status st =
+        id.p ? ob_pg_query(&s->sql, r->map->sql[PG_MAP_PAYLOAD], p, 1, true, &res, err)
+             : ob_err_set(err, OB_DOWN, "no memory");
+    if (st != OB_OK)
+        return st;
+    if (PQntuples(res) == 1 && !ob_pg_null(res, 0, 0)) {
+        ev->payload = ob_arena_copy(arena, ob_pg_str(res, 0, 0));
+        if (!ev->payload.p)
+            st = ob_err_set(err, OB_DOWN, "no memory for a payload of %d bytes",
+                            PQgetlength(res, 0, 0));
+    } else {
+        st = ob_err_set(err, OB_AGAIN, "the row of event %s is gone", id.p);
+    }
+    PQclear(res);
+    return st;
+}
+
+static size_t size_of(const PGresult *res, int row)
+{
+    return ob_pg_null(res, row, PG_F_SIZE) ? 0 : (size_t)ob_pg_i64(res, row, PG_F_SIZE);
+}
+
+static int count_rows(const struct rows_state *r, size_t max, size_t max_bytes)
+{
+    int total = PQntuples(r->page), n = 0;
+    size_t bytes = 0;
+    while (r->row + n < total && (size_t)n < max) {
+        bytes += 64 + size_of(r->page, r->row + n);
+        if (n > 0 && bytes > max_bytes)
+            break;
+        n++;
+    }
+    return n;
+}
+
+static bool note_last(struct rows_state *r, size_t n)
+{
+    r->n_last = 0;
+    if (n > r->cap_last) {
+        uint64_t(*more)[2] = realloc(r->last, n * sizeof(*more));
+        if (!more)
+            return false;
+        r->last = more;
+        r->cap_last = n;
+    }
+    r->last_ref = r->given + 1;
+    return true;
+}
+
+/* It is in the window from now on. */
+static bool take_in(struct ob_source *s, const struct ob_event *ev)
+{
+    struct rows_state *r = s->state;
+    uint64_t hash[2];
+    ob_pg_taken_hash(ev->id, hash);
+    struct taken *t = ob_pg_taken_add(&r->taken, hash);
+    if (!t)
+        return false;
+    t->since_ms = ob_clock_mono_ms(s->clock);
+    t->pass = r->pass;
+    t->state = TAKEN_OURS;
+    t->claimed = s->shards == 1;
+    r->lazy_claims = r->lazy_claims || (r->map->claims && !t->claimed);
+    memcpy(r->last[r->n_last++], hash, sizeof(hash));
+    if (!r->map->claims || t->id)
+        return true;
+    t->id = strndup(ev->id.p, ev->id.n);
+    return t->id != NULL;
+}
+
+static enum ob_status fill_batch(struct ob_source *s, int rows, struct ob_batch *batch,
+                                 struct ob_err *err)
+{
+    struct rows_state *r = s->state;
+    if (!note_last(r, (size_t)rows))
+        return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
+    for (int i = 0; i < rows; i++) {
+        struct ob_event *ev = &batch->events[batch->n];
+        enum ob_status st = OB_OK;
+        if (!ob_pg_map_event(r->map, r->page, r->row + i, batch->arena, ev))
+            return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
+        if (ob_pg_map_event_big(r->page, r->row + i))
+            st = big_payload(s, batch->arena, ev, err);
+        if (st == OB_AGAIN) /* deleted meanwhile */
+            continue;
+        if (st != OB_OK)
+            return st;
+        ev->ref = r->given + batch->n + 1;
+        if (!take_in(s, ev))
+            return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
+        batch->n++;
+    }
+    return OB_OK;
+}
+
+/* The batch takes the page when it has all of its rest; else it needs bytes of its own. */
+static bool keep_bytes(struct rows_state *r, struct ob_batch *batch)
+{
+    if (r->row >= PQntuples(r->page)) {
+        if (!ob_arena_keep(batch->arena, page_drop, r->page, PQresultMemorySize(r->page)))
+            return false;
+        r->page = NULL;
+        return true;
+    }
+    for (size_t i = 0; i < batch->n; i++)
+        if (!ob_event_own(&batch->events[i], batch->arena))
+            return false;
+    return true;
+}
+
+/* OB_AGAIN: none of the page's rows is left. */
+static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes,
+                               struct ob_batch **out, struct ob_err *err)
+{
+    struct rows_state *r = s->state;
+    int rows = count_rows(r, max, max_bytes);
+    if (rows == 0) {
+        PQclear(r->page);
+        r->page = NULL;
+        return OB_AGAIN;
+    }
+    struct ob_batch *batch = ob_batch_new((size_t)rows, (size_t)2 << 30);
+    enum ob_status st = batch ? fill_batch(s, rows, batch, err)
+                              : ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
+    if (st == OB_OK) {
+        r->row += rows;
+        r->given += batch->n;
+        if (!keep_bytes(r, batch))
+            st = ob_err_set(err, OB_DOWN, "no memory for a page of events");
+    }
+    if (st == OB_OK && batch->n > 0) {
+        *out = batch;
+        return OB_OK;
+    }
+    ob_batch_unref(batch);
+    if (st == OB_OK)
+        return OB_AGAIN;
+    /* Some may count as taken already: begin anew. */
+    ob_pg_lost(s);
+    err->status = OB_FENCED;
+    return OB_FENCED;
+}
+
+/* ---- claiming ---- */
+
+static void go_idle(struct ob_source *s)
+{
+    struct rows_state *r = s->state;
+    r->idle_ms = r->idle_ms ? r->idle_ms * 2 : 2;
+    r->idle_ms = r->idle_ms > s->conf->poll_max_ms ? s->conf->poll_max_ms : r->idle_ms;
+    r->poll_at = ob_clock_mono_ms(s->clock) + r->idle_ms;
+}
+
+/* Asks for what comes next, if anything is known to come. */
+static enum ob_status ask_next(struct ob_source *s, struct ob_err *err)
+{
+    struct rows_state *r = s->state;
+    if (r->asked != ASKED_NOTHING || r->page)
+        return OB_OK;
+    if (r->list.next < r->list.n)
+        return ob_pg_rows_ask_events(s, (size_t)s->conf->page, err);
+    if (ob_clock_mono_ms(s->clock) >= r->poll_at)
+        return ob_pg_rows_ask_ids(s, err);
+    return OB_OK;
+}
+
+/* Takes what has come, and goes on while that leads to something. */
+static enum ob_status step(struct ob_source *s, struct ob_err *err)
+{
+    struct rows_state *r = s->state;
+    enum ob_status st = ask_next(s, err);
+    while (st == OB_OK && r->asked != ASKED_NOTHING) {
+        bool ids = r->asked == ASKED_IDS;
+        st = ob_pg_rows_take(s, err);
+        if (st != OB_OK)
+            return st;
+        if (r->n_released > 0)
+            st = ob_pg_rows_release(s, err);
+        if (st != OB_OK || r->page)
+            return st;
+        if (ids && r->list.n == 0) {
+            go_idle(s);
+            return OB_AGAIN;
+        }
+        st = ask_next(s, err);
+    }
+    return st == OB_OK ? OB_AGAIN : st;
+}
+
+static enum ob_status rows_claim(struct ob_source *s, size_t max, size_t max_bytes,
+                                 struct ob_batch **out, struct ob_err *err)
+{
+    struct rows_state *r = s->state;
+    enum ob_status st = OB_AGAIN;
+    if (max == 0)
+        return OB_AGAIN;
+    if (r->lazy_claims) {
+        st = ob_pg_rows_claims(s, true, err);
+        if (st != OB_OK)
+            return st;
+        st = OB_AGAIN;
+    }
+    while (st == OB_AGAIN) {
+        if (!r->page) {
+            st = step(s, err);
+            if (st != OB_OK)
+                return st;
+        }
+        st = hand_out(s, max, max_bytes, out, err);
+    }
+    if (st != OB_OK)
+        return st;
+    r->idle_ms = 0;
+    r->poll_at = ob_clock_mono_ms(s->clock) + (r->full ? 0 : 2);
+    /* The server works on the next page meanwhile. */
+    struct ob_err later;
+    if (ask_next(s, &later) != OB_OK && !s->state) /* shows with the next claim */
+        ob_log(s->log, OB_LOG_WARN, "source.read", OB_KC("error", later.text));
+    return OB_OK;
+}
+
+static int rows_wait_fd(const struct ob_source *s)
+{
+    const struct rows_state *r = s->state;
+    return r && r->asked != ASKED_NOTHING ? ob_pg_fd(&r->rd) : -1;
+}
+
+static int64_t rows_wake_at(const struct ob_source *s)
+{
+    const struct rows_state *r = s->state;
+    if (!r || r->asked != ASKED_NOTHING)
+        return INT64_MAX;
+    return r->page || r->list.next < r->list.n ? 0 : r->poll_at;
+}
+
+static bool rows_looking(const struct ob_source *s)
+{
+    const struct rows_state *r = s->state;
+    return r && (r->asked != ASKED_NOTHING || r->page || r->list.next < r->list.n);
+}
+
+/* Of another shard: it stays in the table, and passes leave it out until that shard has marked it.
+ */
+static bool rows_already(const struct ob_source *s, uint64_t ref, uint64_t hash)
+{
+    struct rows_state *r = s->state;
+    if (!r || s->shards <= 1 || ob_shard_of(hash, s->shards) == s->shard || ref < r->last_ref ||
+        ref - r->last_ref >= r->n_last)
+        return false;
+    struct taken *t = ob_pg_taken_find(&r->taken, r->last[ref - r->last_ref]);
+    if (t && t->state == TAKEN_OURS) {
+        t->state = TAKEN_FOREIGN;
+        r->taken.n_foreign++;
+    }
+    return false;
+}
+
+/* ---- start and stop ---- */
+
+static void drop_results(struct rows_state *r)
+{
+    PQclear(r->page);
+    PQclear(r->answer);
+    r->page = r->answer = NULL;
+    for (size_t i = 0; i < r->n_released; i++)
+        free(r->released[i]);
+    r->n_released = 0;
+    free(r->last_id);
+    r->last_id = NULL;
+    ob_pg_rows_list_clear(r);
+}
+
+static void rows_stop(struct ob_source *s)
+{
+    struct rows_state *r = s->state;
+    struct ob_err ignored;
+    if (!r)
+        return;
+    s->state = NULL; /* what fails below must not come here again */
+    if (r->map && r->map->claims && s->owned && s->sql.c && PQstatus(s->sql.c) == CONNECTION_OK) {
+        s->state = r;
+        ob_pg_rollback(&s->sql);
+        if (ob_pg_rows_claims(s, false, &ignored) != OB_OK)
+            ob_log(s->log, OB_LOG_WARN, "source.claims", OB_KC("error", ignored.text));
+        s->state = NULL;
+    }
+    drop_results(r);
+    ob_pg_taken_clear(&r->taken);
+    ob_buf_clear(&r->ids);
+    ob_buf_clear(&r->list.text);
+    free(r->list.ends);
+    free(r->released);
+    free(r->last);
+    ob_pg_close(&r->rd);
+    ob_pg_map_close(r->map);
+    free(r);
+}
+
+static enum ob_status rows_start(struct ob_source *s, struct ob_err *err)
+{
+    struct rows_state *r = calloc(1, sizeof(*r));
+    if (!r)
+        return ob_err_set(err, OB_DOWN, "no memory");
+    s->state = r;
+    ob_buf_init(&r->ids, (size_t)64 << 20);
+    ob_buf_init(&r->list.text, (size_t)64 << 20);
+    enum ob_status st = ob_pg_exec(&s->sql, "set synchronous_commit = off", err);
+    if (st == OB_OK)
+        st = ob_pg_map_open(&s->sql, &s->conf->mapping, s->pipeline, s->owner, &r->map, err);
+    if (st == OB_OK)
+        st = ob_pg_rows_look_aside(s, err);
+    if (st == OB_OK)
+        st = ob_pg_connect(&r->rd, s->conf->dsn, "outbox reader", false, s->clock,
+                           s->conf->timeout_ms, err);
+    if (st == OB_OK)
+        st = ob_pg_rows_prepare(s, err);
+    if (st != OB_OK)
+        return st;
+    s->own_attempts = r->map->col[OB_MAP_ATTEMPTS] != NULL;
+    if (r->map->row_security)
+        ob_log(s->log, OB_LOG_WARN, "source.row_security", OB_KC("table", r->map->table),
+               OB_KC("error", "row-level security may hide rows from the relay's role"));
+    return OB_OK;
+}
+
+/* Everything in the window is forgotten: the next pass finds it again. */
+static void rows_rewind(struct ob_source *s)
+{
+    struct rows_state *r = s->state;
+    if (!r)
+        return;
+    if (r->asked != ASKED_NOTHING || r->deep)
+        ob_pg_rows_cancel(s);
+    if (!s->state)
+        return;
+    if (r->deep) {
+        ob_pg_lost(s);
+        return;
+    }
+    drop_results(r);
+    ob_pg_taken_clear(&r->taken);
+    r->n_last = 0;
+    r->poll_at = 0;
+    r->lazy_claims = false;
+}
+
+/* ---- settling ---- */
+
+static void rows_cursor(struct ob_source *s, const struct ob_settle *settle, struct pg_cursor *out)
+{
+    (void)s;
+    (void)settle;
+    (void)out; /* there is none: each row is marked */
+}
+
+static void rows_ref(const struct ob_source *s, const struct ob_event *ev, struct ob_buf *out)
+{
+    (void)s;
+    ob_buf_str(out, ev->id);
+}
+
+/* ---- parked events ---- */
+
+static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_batch *batch,
+                                struct ob_err *err)
+{
+    const struct rows_state *r = s->state;
+    size_t bytes = 0;
+    if (!ob_arena_keep(batch->arena, page_drop, res, PQresultMemorySize(res))) {
+        PQclear(res);
+        return ob_err_set(err, OB_DOWN, "no memory for a page of events");
+    }
+    for (int row = 0; row < PQntuples(res) && batch->n == 0; row++) {
+        size_t place = (size_t)ob_pg_i64(res, row, PG_F_PLACE);
+        struct ob_event *ev = &batch->events[place - 1];
+        enum ob_status st = OB_OK;
+        if (!ob_pg_map_event(r->map, res, row, batch->arena, ev))
+            return ob_err_set(err, OB_DOWN, "no memory");
+        if (ob_pg_map_event_big(res, row))
+            st = big_payload(s, batch->arena, ev, err);
+        if (st == OB_AGAIN)
+            *ev = (struct ob_event){0};
+        else if (st != OB_OK)
+            return st;
+        bytes += ev->payload.n;
+        if (bytes >= FETCH_BYTES && row + 1 < PQntuples(res))
+            batch->n = place;
+    }
+    return OB_OK;
+}
+
+/* Rows that are there and do not wait any more were settled by other hands: no event is left. */
+static enum ob_status close_settled(struct ob_source *s, const struct ob_str *refs, size_t n,
+                                    const struct ob_batch *batch, struct ob_err *err)
+{
+    const struct rows_state *r = s->state;
+    PGresult *res = NULL;
+    size_t missing = 0;
+    ob_pg_array_begin(&s->array[0]);
+    for (size_t i = 0; i < (batch->n ? batch->n : n); i++) {
+        if (batch->events[i].id.p)
+            continue;
+        ob_pg_array_add(&s->array[0], refs[i]);
+        missing++;
+    }
+    const struct pg_param p[] = {PG_TEXT(ob_pg_array_end(&s->array[0]))};
+    if (missing == 0)
+        return OB_OK;
+    enum ob_status st = ob_pg_query(&s->sql, r->map->sql[PG_MAP_THERE], p, 1, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    bool *there = calloc(missing + 1, sizeof(*there));
+    if (!there)
+        st = ob_err_set(err, OB_DOWN, "no memory");
+    for (int i = 0; there && i < PQntuples(res); i++)
+        there[ob_pg_i64(res, i, 0) - 1] = true;
+    int found = PQntuples(res);
+    PQclear(res);
+    ob_pg_array_begin(&s->array[1]);
+    for (size_t i = 0, k = 0; there && i < (batch->n ? batch->n : n); i++)
+        if (!batch->events[i].id.p && there[k++])
+            ob_pg_array_add(&s->array[1], refs[i]);
+    free(there);
+    return st == OB_OK && found > 0 ? ob_pg_rows_close(s, ob_pg_array_end(&s->array[1]), err) : st;
+}
+
+static enum ob_status rows_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
+                                 struct ob_batch *batch, struct ob_err *err)
+{
+    const struct rows_state *r = s->state;
+    char shard[12], epoch[24];
+    PGresult *res = NULL;
+    for (size_t i = 0; i < n; i++)
+        batch->events[i] = (struct ob_event){0};
+    ob_pg_array_begin(&s->array[0]);
+    for (size_t i = 0; i < n; i++)
+        ob_pg_array_add(&s->array[0], refs[i]);
+    snprintf(shard, sizeof(shard), "%u", s->shard);
+    snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
+    const struct pg_param p[] = {PG_TEXT(ob_pg_array_end(&s->array[0])), PG_TEXT(shard),
+                                 PG_TEXT(epoch)};
+    enum ob_status st =
+        ob_pg_query(&s->sql, r->map->sql[PG_MAP_FETCH], p, r->map->claims ? 3 : 1, true, &res, err);
+    if (st == OB_OK)
+        st = take_rows(s, res, batch, err);
+    return st == OB_OK ? close_settled(s, refs, n, batch, err) : st;
+}
+
+static enum ob_status rows_status(struct ob_source *s, struct ob_source_status *out,
+                                  struct ob_err *err)
+{
+    const struct rows_state *r = s->state;
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(STATUS_MAX)};
+    enum ob_status st = ob_pg_query(&s->sql, r->map->sql[PG_MAP_PENDING], p, 1, true, &res, err);
+    if (st == OB_OK) {
+        out->pending = ob_pg_i64(res, 0, 0);
+        out->lag_ms = ob_pg_null(res, 0, 1) ? 0 : ob_pg_i64(res, 0, 1);
+    }
+    PQclear(res);
+    return st;
+}
+
+const struct pg_reader ob_pg_rows = {
+    .name = "rows",
+    .log = false,
+    .start = rows_start,
+    .stop = rows_stop,
+    .wait_fd = rows_wait_fd,
+    .wake_at = rows_wake_at,
+    .claim = rows_claim,
+    .looking = rows_looking,
+    .rewind = rows_rewind,
+    .already = rows_already,
+    .cursor = rows_cursor,
+    .mark = ob_pg_rows_mark,
+    .settled = ob_pg_rows_settled,
+    .beat = ob_pg_rows_beat,
+    .ref = rows_ref,
+    .fetch = rows_fetch,
+    .status = rows_status,
+};

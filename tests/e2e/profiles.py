@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""profiles - what the tests of profiles share: the table of a profile, a config, rows and what became of them."""
+
+import pathlib
+import time
+
+from helpers import ROOT, read_jsonl, wait_until
+
+FILE = "{type: file, path: out/events.jsonl}"
+REFUSE = '{type: "null", refuse: refuse.txt}'
+
+
+class Profile:
+    """A profile on its own table in a database of its own."""
+
+    def __init__(self, outbox, db, name, sink=FILE, more="", source="", ddl=None, table=None, service="order-service"):
+        self.outbox, self.db, self.name = outbox, db, name
+        outbox.path("out").mkdir(exist_ok=True)
+        if ddl is not False:
+            db.sql(ddl or (ROOT / "schema" / "profiles" / f"{name}.sql").read_text())
+        self.config(sink, more, source, service)
+        outbox.run("schema", "--apply")
+
+    def config(self, sink=FILE, more="", source="", service="order-service"):
+        self.outbox.write("outbox.yaml", f"""
+log: {{level: debug}}
+pipelines:
+  events:
+    profile: {self.name}
+    service: {service}
+    source: {{dsn: "{self.db.dsn}"{", " + source if source else ""}}}
+    sink: {sink}
+{more}
+""")
+
+    def refuse(self, *lines):
+        """Which messages the sink refuses from now on. Replaced in one step: the sink may be reading it."""
+        p = self.outbox.path("refuse.tmp")
+        p.write_text("".join(f"{line}\n" for line in lines))
+        p.rename(self.outbox.path("refuse.txt"))
+
+    def start(self):
+        return self.outbox.start("run")
+
+    def lines(self):
+        return read_jsonl(self.outbox.path("out/events.jsonl"))
+
+    def dead(self):
+        return self.outbox.json("dead", "list", "--json")
+
+    def wait(self, query, *params, want=True, deadline=20, what=""):
+        """Until the query's first value is `want`."""
+        def ready():
+            got = self.db.one(query, *params)
+            assert got == want, got
+            return True
+
+        return wait_until(ready, deadline, what or query)
+
+
+def golden(name):
+    """The messages of a profile, written by hand: tests/golden/NAME/*.json."""
+    return sorted((ROOT / "tests" / "golden" / name).glob("*.json"))
+
+
+def text(path):
+    return pathlib.Path(path).read_text()
+
+
+def now():
+    return time.time()
