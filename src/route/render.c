@@ -95,7 +95,7 @@ static bool plain_text(const struct ob_rctx *c, const struct ob_expr *e, struct 
         [OB_F_TOPIC] = offsetof(struct ob_event, topic),
         [OB_F_STREAM] = offsetof(struct ob_event, stream),
     };
-    if ((size_t)e->field >= sizeof(at) / sizeof(at[0]))
+    if ((size_t)e->field >= sizeof(at) / sizeof(at[0]) || e->cut.n > 0)
         return false;
     const struct ob_str *s = (const void *)((const char *)c->ev + at[e->field]);
     if (s->n > 0) {
