@@ -142,7 +142,7 @@ static enum ob_status find_table(struct pg_conn *conn, struct pg_map *map, struc
                         "%s is written by a subscription: relay from the server that it is "
                         "replicated from",
                         map->table);
-    else if (!ob_pg_bool(res, 0, 4) || !ob_pg_bool(res, 0, 5))
+    else if (!map->stream && (!ob_pg_bool(res, 0, 4) || !ob_pg_bool(res, 0, 5)))
         st = ob_err_set(err, OB_FATAL,
                         "the relay may not read and mark %s: GRANT SELECT, UPDATE ON %s TO the "
                         "relay's role",
@@ -366,13 +366,11 @@ static void choose_payload(struct pg_map *map)
                                                           : OB_PAYLOAD_BYTES;
 }
 
-enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *conf,
-                              const char *pipeline, const char *owner, struct pg_map **out,
-                              struct ob_err *err)
+static enum ob_status map_open(struct pg_conn *conn, const struct ob_mapping *conf,
+                               const char *pipeline, const char *owner, bool stream,
+                               struct pg_map **out, struct ob_err *err)
 {
-    enum ob_status st = ob_pg_map_check(conf, err);
-    if (st != OB_OK)
-        return st;
+    enum ob_status st = OB_OK;
     struct ob_arena *arena = ob_arena_new(16384, (size_t)16 << 20);
     struct pg_map *map = arena ? ob_arena_zalloc(arena, sizeof(*map)) : NULL;
     if (!map) {
@@ -381,6 +379,7 @@ enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *con
     }
     map->arena = arena;
     map->conf = conf;
+    map->stream = stream;
     map->pipeline = ob_pg_literal(arena, pipeline);
     map->owner = ob_pg_literal(arena, owner ? owner : "");
     const char *schema = ident(arena, conf->schema), *table = ident(arena, conf->table);
@@ -395,13 +394,13 @@ enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *con
         st = match_roles(map, err);
     if (st == OB_OK)
         st = match_columns(map, err);
-    if (st == OB_OK)
+    if (st == OB_OK && !stream)
         st = check_key(conn, map, err);
     if (st == OB_OK)
         st = choose_values(map, err);
     if (st == OB_OK)
         choose_payload(map);
-    if (st == OB_OK && !ob_pg_map_build(map))
+    if (st == OB_OK && !stream && !ob_pg_map_build(map))
         st = no_memory(err);
     if (st != OB_OK) {
         ob_arena_unref(arena);
@@ -409,6 +408,27 @@ enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *con
     }
     *out = map;
     return OB_OK;
+}
+
+enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *conf,
+                              const char *pipeline, const char *owner, struct pg_map **out,
+                              struct ob_err *err)
+{
+    enum ob_status st = ob_pg_map_check(conf, err);
+    return st == OB_OK ? map_open(conn, conf, pipeline, owner, false, out, err) : st;
+}
+
+enum ob_status ob_pg_map_open_stream(struct pg_conn *conn, const struct ob_mapping *conf,
+                                     const char *pipeline, const char *owner, struct pg_map **out,
+                                     struct ob_err *err)
+{
+    if (!conf->table || !conf->col[OB_MAP_ID])
+        return ob_err_set(err, OB_FATAL, "mapping needs `table` and `id`");
+    if (conf->col[OB_MAP_DONE] || conf->col[OB_MAP_STATUS])
+        return ob_err_set(err, OB_FATAL,
+                          "mode wal reads tables whose rows have no state; this mapping has `done` "
+                          "or `status`: take mode rows");
+    return map_open(conn, conf, pipeline, owner, true, out, err);
 }
 
 void ob_pg_map_close(struct pg_map *map)

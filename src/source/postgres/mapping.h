@@ -83,6 +83,7 @@ struct pg_map {
     const char *table; /* "schema"."table" */
     int64_t oid;
     bool partitioned, row_security;
+    bool stream;               /* only read as it is written: no statements, nothing is marked */
     struct pg_column *columns; /* all of them */
     size_t n_columns;
     const struct pg_column *col[OB_MAP_N]; /* NULL: not mapped */
@@ -111,6 +112,10 @@ enum ob_status ob_pg_map_check(const struct ob_mapping *conf, struct ob_err *err
 enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *conf,
                               const char *pipeline, const char *owner, struct pg_map **out,
                               struct ob_err *err) OB_MUST_CHECK;
+/* For mode wal: a table whose rows have no state, and need no key. */
+enum ob_status ob_pg_map_open_stream(struct pg_conn *conn, const struct ob_mapping *conf,
+                                     const char *pipeline, const char *owner, struct pg_map **out,
+                                     struct ob_err *err) OB_MUST_CHECK;
 void ob_pg_map_close(struct pg_map *map);
 
 /* Fills ev from a row of PG_MAP_FETCH. Slices point into the result; columns for templates are made

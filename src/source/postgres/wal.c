@@ -91,10 +91,10 @@ static const char *gap(const struct ob_source *s, const struct standing *at,
         return "the server has given up the slot's WAL (max_slot_wal_keep_size)";
     if (slot->confirmed > at->pos.lsn)
         return "the slot was moved by somebody else";
+    if (ob_pg_wal_table_name(s) && strcmp(at->mark, w->mark) != 0)
+        return "the publication was changed";
     if (!w->table_reader)
         return NULL;
-    if (strcmp(at->mark, w->mark) != 0)
-        return "the publication was changed";
     if (s->conf->wal_budget > 0 && slot->retained > s->conf->wal_budget)
         return "the slot is over wal_budget";
     if (s->conf->catch_up > 0 && at->now > at->pos.lsn &&
@@ -112,8 +112,8 @@ static enum ob_status lost(struct ob_source *s, const struct standing *at, const
     ob_pgo_lsn_format(at->now, to);
     if (!s->accept_loss)
         return ob_err_set(err, OB_FATAL,
-                          "%s: the messages that were written from LSN %s to %s are lost; `outbox "
-                          "run --accept-loss` goes on behind them",
+                          "%s: events that were written from LSN %s to %s are lost; `outbox run "
+                          "--accept-loss` goes on behind them",
                           why, at->lsn ? from : "(unknown)", to);
     ob_log(s->log, OB_LOG_ERROR, "wal.loss", OB_KC("error", why),
            OB_KC("from", at->lsn ? from : "unknown"), OB_KC("to", to));
@@ -146,20 +146,38 @@ static enum ob_status choose(struct ob_source *s, struct ob_err *err)
     return w->table_reader->start(s, err);
 }
 
+static enum ob_status open_map(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    enum ob_status st =
+        ob_pg_map_open_stream(&s->sql, &s->conf->mapping, s->pipeline, s->owner, &w->map, err);
+    if (st != OB_OK)
+        return st;
+    w->more_at = calloc(w->map->n_more + 1, sizeof(*w->more_at));
+    return w->more_at ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+}
+
 static enum ob_status wal_start(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = calloc(1, sizeof(*w));
     if (!w)
         return ob_err_set(err, OB_DOWN, "no memory");
     s->wal = w;
-    s->whole = s->conf->message_prefix[0] != '\0';
+    enum ob_status st = OB_OK;
+    s->whole = s->conf->message_prefix[0] || s->conf->mapping.table;
+    if (s->conf->message_prefix[0] && s->conf->mapping.table)
+        st = ob_err_set(err, OB_FATAL, "message_prefix and mapping exclude each other");
+    else if (s->conf->mapping.table)
+        st = open_map(s, err);
+    if (st != OB_OK)
+        return st;
     w->table_reader = s->whole ? NULL : &ob_pg_log;
     w->room = malloc(sizeof(*w->room));
     w->events = malloc((size_t)s->conf->page * sizeof(*w->events));
     if (!w->room || !w->events)
         return ob_err_set(err, OB_DOWN, "no memory");
     w->wait_visible = s->conf->wait_visible != PG_WAIT_OFF; /* until the first tick knows better */
-    enum ob_status st = ob_pg_wal_names(s, err);
+    st = ob_pg_wal_names(s, err);
     /* On this server's disk before the server is told: `local`, because that is where the slot is,
      * and because a stand-by that is away must not stop us. */
     if (st == OB_OK)
@@ -186,6 +204,8 @@ static void wal_stop(struct ob_source *s)
     ob_pg_snap_unref(w->visible);
     ob_pg_snap_unref(w->anchor_snap);
     free(w->ring.of);
+    ob_pg_map_close(w->map);
+    free(w->more_at);
     free(w->room);
     free(w->events);
     free(w);

@@ -4,6 +4,7 @@
  *     wal.c          the reader: start, claim, settle     wal_slot.c    names, publication, slot
  *     wal_stream.c   the replication connection           wal_read.c    from frames to events
  *     wal_native.c   rows of outbox.event                 wal_message.c pg_logical_emit_message
+ *     wal_mapped.c   rows of another table
  *     wal_table.c    reading the table until a slot is there          wal_tick.c  once a second
  *
  * Two phases. STREAM: a slot, from our own position. TABLE: there is none that continues where we
@@ -13,6 +14,7 @@
 #ifndef OB_SOURCE_POSTGRES_WAL_H
 #define OB_SOURCE_POSTGRES_WAL_H
 
+#include "source/postgres/mapping.h"
 #include "source/postgres/pg.h"
 #include "source/postgres/pgoutput.h"
 #include "source/postgres/snap.h"
@@ -95,7 +97,10 @@ struct wal_state {
     bool in_txn, skip_txn;
     uint64_t txn_lsn, txn_rows, txn_xid;
     int64_t txn_time_us;
+    uint64_t row_lsn, row_no; /* of the last row: its record, and which row of it */
     struct wal_table table;
+    struct pg_map *map; /* another system's table; NULL: the native one, or none */
+    int map_at[OB_MAP_N], *more_at;
     struct pgo_room *room;
 
     /* a claim under way */
@@ -116,6 +121,7 @@ struct wal_state {
     struct snap *anchor_snap;
     int64_t anchor_pos;
     uint64_t anchor_lsn;
+    uint64_t verified;   /* the WAL's end when slot and publication were last seen to be well */
     bool anchor_written; /* it is part of the cursor that is being written */
     struct wal_pos writing;
     int64_t ask_at; /* how far the server is */
@@ -192,6 +198,16 @@ enum ob_status ob_pg_wal_recorded(struct ob_source *s, struct ob_err *err) OB_MU
 enum ob_status ob_pg_wal_map_native(struct wal_table *t, const struct pgo_msg *relation,
                                     struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_pg_wal_native(const struct wal_table *t, const struct pgo_msg *row,
+                                struct ob_arena *arena, struct ob_event *ev,
+                                struct ob_err *err) OB_MUST_CHECK;
+/* Values of a tuple in either form. */
+int64_t ob_pg_wal_number(const struct pgo_value *v, int64_t none);
+bool ob_pg_wal_bytes(const struct pgo_value *v, struct ob_arena *arena,
+                     struct ob_str *out) OB_MUST_CHECK;
+/* wal_mapped.c */
+enum ob_status ob_pg_wal_map_table(struct wal_state *w, const struct pgo_msg *relation,
+                                   struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_wal_mapped(struct wal_state *w, const struct pgo_msg *row,
                                 struct ob_arena *arena, struct ob_event *ev,
                                 struct ob_err *err) OB_MUST_CHECK;
 /* wal_message.c: what cannot be read is an event with a fault. OB_DOWN: no memory. */

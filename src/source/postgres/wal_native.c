@@ -64,7 +64,7 @@ static struct ob_str text(const struct wal_table *t, const struct pgo_msg *row, 
     return get(t, row, f)->v;
 }
 
-static int64_t number(const struct pgo_value *v, int64_t none)
+int64_t ob_pg_wal_number(const struct pgo_value *v, int64_t none)
 {
     int64_t n = 0;
     char digits[24];
@@ -88,7 +88,7 @@ static int64_t time_us(const struct pgo_value *v)
     char whole[64];
     int64_t us = 0;
     if (v->form == PGO_BINARY)
-        return number(v, 0) + EPOCH_2000_US;
+        return ob_pg_wal_number(v, 0) + EPOCH_2000_US;
     if (v->form != PGO_TEXT || v->v.n < 3 || v->v.n + 4 > sizeof(whole))
         return 0;
     memcpy(whole, v->v.p, v->v.n);
@@ -107,7 +107,7 @@ static unsigned digit(char c)
 }
 
 /* "\x00ff" */
-static bool bytes(const struct pgo_value *v, struct ob_arena *arena, struct ob_str *out)
+bool ob_pg_wal_bytes(const struct pgo_value *v, struct ob_arena *arena, struct ob_str *out)
 {
     if (v->form != PGO_TEXT) {
         *out = v->v;
@@ -155,9 +155,9 @@ static enum ob_payload_kind kind(const struct wal_table *t, const struct pgo_msg
 enum ob_status ob_pg_wal_native(const struct wal_table *t, const struct pgo_msg *row,
                                 struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
 {
-    int64_t max = number(get(t, row, F_MAX_ATTEMPTS), 0);
+    int64_t max = ob_pg_wal_number(get(t, row, F_MAX_ATTEMPTS), 0);
     *ev = (struct ob_event){
-        .seq = (uint64_t)number(get(t, row, F_SEQ), 0),
+        .seq = (uint64_t)ob_pg_wal_number(get(t, row, F_SEQ), 0),
         .type = text(t, row, F_TYPE),
         .aggregate_type = text(t, row, F_AGGREGATE_TYPE),
         .aggregate_id = text(t, row, F_AGGREGATE_ID),
@@ -167,13 +167,13 @@ enum ob_status ob_pg_wal_native(const struct wal_table *t, const struct pgo_msg 
         .payload_kind = kind(t, row),
         .headers = text(t, row, F_HEADERS),
         .metadata = text(t, row, F_METADATA),
-        .entity_version = number(get(t, row, F_ENTITY_VERSION), OB_NO_VERSION),
-        .schema_version = number(get(t, row, F_SCHEMA_VERSION), OB_NO_VERSION),
+        .entity_version = ob_pg_wal_number(get(t, row, F_ENTITY_VERSION), OB_NO_VERSION),
+        .schema_version = ob_pg_wal_number(get(t, row, F_SCHEMA_VERSION), OB_NO_VERSION),
         .max_attempts = max > 0 ? (uint32_t)max : 0,
         .created_us = time_us(get(t, row, F_CREATED)),
     };
     if (!uuid(get(t, row, F_ID), arena, &ev->id) ||
-        !bytes(get(t, row, F_PAYLOAD), arena, &ev->payload))
+        !ob_pg_wal_bytes(get(t, row, F_PAYLOAD), arena, &ev->payload))
         return ob_err_set(err, OB_DOWN, "no memory for an event");
     return OB_OK;
 }

@@ -128,10 +128,11 @@ static void commit(struct wal_state *w, const struct pgo_msg *m)
 static enum ob_status relation(struct ob_source *s, const struct pgo_msg *m, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
-    if (s->conf->message_prefix[0] || !ob_str_eqc(m->space, "outbox") ||
-        !ob_str_eqc(m->name, "event"))
+    const struct ob_mapping *map = &s->conf->mapping;
+    if (s->conf->message_prefix[0] || !ob_str_eqc(m->space, w->map ? map->schema : "outbox") ||
+        !ob_str_eqc(m->name, w->map ? map->table : "event"))
         return OB_OK;
-    return ob_pg_wal_map_native(&w->table, m, err);
+    return w->map ? ob_pg_wal_map_table(w, m, err) : ob_pg_wal_map_native(&w->table, m, err);
 }
 
 /* A row that was handed out before this connection, or read from the table. */
@@ -175,9 +176,10 @@ static enum ob_status add_event(struct ob_source *s, const struct pgo_msg *m, st
 {
     struct wal_state *w = wal_of(s);
     struct ob_event *ev = &w->events[w->n_events];
-    enum ob_status st = m->kind == PGO_INSERT
-                            ? ob_pg_wal_native(&w->table, m, w->arena, ev, err)
-                            : ob_pg_wal_message(m, w->txn_time_us, w->arena, ev, err);
+    enum ob_status st = m->kind == PGO_MESSAGE
+                            ? ob_pg_wal_message(m, w->txn_time_us, w->arena, ev, err)
+                        : w->map ? ob_pg_wal_mapped(w, m, w->arena, ev, err)
+                                 : ob_pg_wal_native(&w->table, m, w->arena, ev, err);
     if (st == OB_OK && !count_row(w))
         st = ob_err_set(err, OB_DOWN, "no memory for a transaction");
     if (st != OB_OK)
@@ -187,7 +189,7 @@ static enum ob_status add_event(struct ob_source *s, const struct pgo_msg *m, st
     return OB_OK;
 }
 
-static enum ob_status handle(struct ob_source *s, struct ob_str data, bool *used,
+static enum ob_status handle(struct ob_source *s, struct ob_str data, uint64_t lsn,
                              struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
@@ -209,10 +211,9 @@ static enum ob_status handle(struct ob_source *s, struct ob_str data, bool *used
         if (!mine(s, &m))
             return OB_OK;
         w->txn_rows++;
-        if (passed(w))
-            return OB_OK;
-        *used = true;
-        return add_event(s, &m, err);
+        w->row_no = w->row_lsn == lsn && w->txn_rows > 1 ? w->row_no + 1 : 0;
+        w->row_lsn = lsn;
+        return passed(w) ? OB_OK : add_event(s, &m, err);
     case PGO_ORIGIN:
     case PGO_TYPE:
     case PGO_UPDATE:   /* of the table: an event is what was inserted */
@@ -230,14 +231,15 @@ static void frame_drop(void *buf)
 
 /* Rows are decoded where they stay: in the batch's arena, or in the frame itself, which then
  * belongs to the arena. */
-static enum ob_status take_data(struct ob_source *s, char *buf, size_t n, struct ob_str data,
+static enum ob_status take_data(struct ob_source *s, char *buf, size_t n, const struct pgo_frame *f,
                                 struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
-    bool used = false, row = data.n > 0 && (data.p[0] == PGO_INSERT || data.p[0] == PGO_MESSAGE);
+    struct ob_str data = f->data;
+    bool row = data.n > 0 && (data.p[0] == PGO_INSERT || data.p[0] == PGO_MESSAGE);
     enum ob_status st;
     if (!row || w->skip_txn) {
-        st = handle(s, data, &used, err);
+        st = handle(s, data, f->start, err);
         PQfreemem(buf);
         return st;
     }
@@ -247,13 +249,13 @@ static enum ob_status take_data(struct ob_source *s, char *buf, size_t n, struct
             PQfreemem(buf);
             return ob_err_set(err, OB_DOWN, "no memory for an event of %zu bytes", n);
         }
-        return handle(s, data, &used, err);
+        return handle(s, data, f->start, err);
     }
     data = ob_arena_copy(w->arena, data);
     PQfreemem(buf);
     if (!data.p)
         return ob_err_set(err, OB_DOWN, "no memory for an event of %zu bytes", n);
-    return handle(s, data, &used, err);
+    return handle(s, data, f->start, err);
 }
 
 static enum ob_status take_frame(struct ob_source *s, char *buf, size_t n, struct ob_err *err)
@@ -262,7 +264,7 @@ static enum ob_status take_frame(struct ob_source *s, char *buf, size_t n, struc
     struct pgo_frame f;
     enum ob_status st = ob_pgo_frame((struct ob_str){buf, n}, &f, err);
     if (st == OB_OK && !f.keepalive)
-        return take_data(s, buf, n, f.data, err);
+        return take_data(s, buf, n, &f, err);
     PQfreemem(buf);
     if (st != OB_OK)
         return st;
@@ -323,13 +325,23 @@ static enum ob_status drop_recorded(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
-/* The events go into their arena, and the batch with them. */
+static void map_drop(void *arena)
+{
+    ob_arena_unref(arena);
+}
+
+/* The events go into their arena, and the batch with them. Names of columns are the mapping's,
+ * which lives as long. */
 static struct ob_batch *make_batch(struct wal_state *w)
 {
     struct ob_batch *batch = ob_arena_zalloc(w->arena, sizeof(*batch));
     struct ob_event *events = ob_arena_alloc(w->arena, w->n_events * sizeof(*events));
     if (!batch || !events)
         return NULL;
+    if (w->map && !ob_arena_keep(w->arena, map_drop, ob_arena_ref(w->map->arena), 0)) {
+        ob_arena_unref(w->map->arena);
+        return NULL;
+    }
     memcpy(events, w->events, w->n_events * sizeof(*events));
     batch->arena = w->arena;
     batch->events = events;

@@ -69,7 +69,8 @@ enum ob_status ob_pg_wal_names(struct ob_source *s, struct ob_err *err)
 
 const char *ob_pg_wal_table_name(const struct ob_source *s)
 {
-    return s->conf->message_prefix[0] ? NULL : "outbox.event";
+    const struct wal_state *w = wal_of(s);
+    return s->conf->message_prefix[0] ? NULL : w->map ? w->map->table : "outbox.event";
 }
 
 /* ---- the publication ---- */
@@ -94,7 +95,7 @@ static enum ob_status make_publication(struct ob_source *s, struct ob_err *err)
     ob_buf_init(&sql, 4096);
     statement(s, &sql);
     enum ob_status st;
-    if (ob_pg_wal_table_name(s))
+    if (ob_pg_wal_table_name(s) && !w->map)
         st = ob_pg_query(&s->sql, "select outbox.publish($1)", p, 1, false, NULL, err);
     else
         st = ob_pg_exec(&s->sql, ob_buf_z(&sql), err);
@@ -131,7 +132,7 @@ static enum ob_status check_publication(struct ob_source *s, struct ob_err *err)
         st = OB_AGAIN;
     else if (table && !ob_pg_bool(res, 0, 0))
         what = "does not publish inserts: ALTER PUBLICATION … SET (publish = 'insert')";
-    else if (table && !ob_pg_bool(res, 0, 1))
+    else if (table && !ob_pg_bool(res, 0, 1) && (!w->map || w->map->partitioned))
         what = "names partitions in place of the table: ALTER PUBLICATION … SET "
                "(publish_via_partition_root = true)";
     else if (table && !ob_pg_bool(res, 0, 2))

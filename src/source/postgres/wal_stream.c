@@ -96,7 +96,7 @@ static void start_command(const struct ob_source *s, struct ob_buf *sql)
             ob_buf_char(sql, *p);
     }
     ob_buf_c(sql, "\"'");
-    if (PQserverVersion(w->repl.c) >= 140000 && !s->conf->message_prefix[0])
+    if (PQserverVersion(w->repl.c) >= 140000 && !s->whole)
         ob_buf_c(sql, ", binary 'true'");
     if (s->conf->message_prefix[0])
         ob_buf_c(sql, ", messages 'true'");

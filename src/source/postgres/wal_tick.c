@@ -27,25 +27,31 @@ bool ob_pg_wal_anchor(struct wal_state *w, struct wal_pos at, struct pg_cursor *
     return true;
 }
 
-/* The slot cannot be followed any more: the shard is taken anew, from the table. */
+/* The slot cannot be followed any more: the shard is taken anew, from the table. Without one the
+ * row keeps the last position at which all was well, for the message to a person. */
 static enum ob_status fall(struct ob_source *s, bool drop, const char *why, struct ob_err *err)
 {
-    char shard[12], epoch[24];
+    struct wal_state *w = wal_of(s);
+    char shard[12], epoch[24], lsn[PGO_LSN_TEXT];
     struct ob_err ignored;
     snprintf(shard, sizeof(shard), "%u", s->shard);
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
+    ob_pgo_lsn_format(w->verified, lsn);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch),
+                                 PG_TEXT(w->table_reader || !w->verified ? NULL : lsn)};
+    bool table = w->table_reader != NULL;
     ob_pg_wal_close(s);
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "update outbox.cursor set lsn = null, rows_done = 0 where pipeline = $1 and shard = "
+        "update outbox.cursor set lsn = $4::pg_lsn, rows_done = 0 where pipeline = $1 and shard = "
         "$2::int and epoch = $3::bigint",
-        p, 3, false, NULL, err);
+        p, 4, false, NULL, err);
     /* If it is still held, it is dropped when the shard is taken again. */
     if (st == OB_OK && drop && ob_pg_wal_drop_slot(s, &ignored) == OB_FATAL)
         ob_log(s->log, OB_LOG_WARN, "wal.drop", OB_KC("error", ignored.text));
     ob_pg_lost(s);
-    return ob_err_set(err, OB_FENCED, "%s: the table is read in place of the stream", why);
+    return ob_err_set(err, OB_FENCED, "%s%s", why,
+                      table ? ": the table is read in place of the stream" : "");
 }
 
 struct found {
@@ -67,6 +73,8 @@ static enum ob_status judge(struct ob_source *s, const struct found *f, struct o
             ob_log(s->log, OB_LOG_ERROR, "wal.budget", OB_KC("error", why));
             w->said_at = now + SAY_MS;
         }
+        if (ob_pg_wal_table_name(s) && (!f->mark || strcmp(f->mark, w->mark) != 0))
+            return fall(s, false, "the publication was changed", err);
         return OB_OK;
     }
     if (over)
@@ -83,14 +91,15 @@ static enum ob_status judge(struct ob_source *s, const struct found *f, struct o
 
 static enum ob_status take_anchor(struct wal_state *w, const PGresult *res, struct ob_err *err)
 {
+    if (!ob_pgo_lsn_parse(PQgetvalue(res, 0, 2), &w->verified))
+        w->verified = 0;
     if (w->anchor_snap || !w->table_reader)
         return OB_OK;
     w->anchor_snap = ob_pg_snap_new(PQgetvalue(res, 0, 0));
     if (!w->anchor_snap)
         return ob_err_set(err, OB_DOWN, "no memory");
     w->anchor_pos = strtoll(PQgetvalue(res, 0, 1), NULL, 10);
-    if (!ob_pgo_lsn_parse(PQgetvalue(res, 0, 2), &w->anchor_lsn))
-        w->anchor_lsn = UINT64_MAX;
+    w->anchor_lsn = w->verified ? w->verified : UINT64_MAX;
     return OB_OK;
 }
 
