@@ -223,7 +223,8 @@ void ob__shard_claim(struct shard *s)
         ob__shard_fenced(s, &err);
     else if (st != OB_OK && st != OB_AGAIN)
         ob__shard_source_failed(s, &err);
-    else
+    else if (st == OB_OK ||
+             !shard_looking(s)) /* a question that is not answered yet is no good news */
         ob__shard_source_fine(s);
 }
 

@@ -64,7 +64,8 @@ void ob__shard_source_failed(struct shard *s, const struct ob_err *err)
 {
     s->source_down = true;
     say_once(s, "source.down", err);
-    try_later(s);
+    s->failures++;
+    s->retry_at = s->now + ob_backoff_ms(&reconnect, s->failures, &s->rand);
 }
 
 void ob__shard_source_fine(struct shard *s)
@@ -311,8 +312,8 @@ static void check_once(struct shard *s)
 {
     if (!s->relay->opts.once || atomic_load(&s->stop))
         return;
-    bool looking = s->conf->source->looking && s->conf->source->looking(s->source);
-    if (!s->claim_ready && !looking && !s->kept && ob_flow_idle(s->flow) && s->due_at > s->now + 50)
+    if (!s->claim_ready && !shard_looking(s) && !s->kept && ob_flow_idle(s->flow) &&
+        s->due_at > s->now + 50)
         end_running(s, 0, OB_OK);
     else if ((s->sink_down || s->source_down || s->paused) &&
              s->now - s->progress_ms > s->conf->grace_ms)
@@ -406,7 +407,8 @@ static void wait_round(struct shard *s)
                             {.fd = -1, .events = POLLIN}};
     if (s->phase == PHASE_RUNNING) {
         fds[1].fd = s->conf->sink->wait_fd(s->sink);
-        if (s->settle_open || (wants_claim(s) && !s->claim_ready && !s->source_down))
+        if (s->settle_open ||
+            (wants_claim(s) && !s->claim_ready && (!s->source_down || shard_looking(s))))
             fds[2].fd = s->conf->source->wait_fd(s->source);
     }
     int64_t at = wake_at(s), wait_ms = at > s->now ? at - s->now : 0;

@@ -98,6 +98,12 @@ static inline struct entry *entry_of(struct shard *s, uint64_t token)
     return &s->entries[OB_FLOW_SLOT(token)];
 }
 
+/* The source was asked and has not answered yet. */
+static inline bool shard_looking(const struct shard *s)
+{
+    return s->conf->source->looking && s->conf->source->looking(s->source);
+}
+
 /* shard.c */
 void ob__shard_stage(struct shard *s, const char *stage);
 void ob__shard_fenced(struct shard *s, const struct ob_err *why);

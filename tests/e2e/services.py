@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from helpers import ROOT, SLOW
+from helpers import ROOT, SLOW, wait_until
 
 SCRIPTS = ROOT / "tests" / "services"
 
@@ -92,11 +92,15 @@ class Postgres:
 
     def kill(self):
         """SIGKILL of the postmaster and all its children: what a loss of power is."""
-        for pid in self.pids():
+        pids = self.pids()
+        for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        wait_until(lambda: not any(map(lives, pids)), 20, "killed")
+        for name in ("data/postmaster.pid", f".s.PGSQL.{self.port}.lock"):  # where nobody reaps them they would count as alive
+            os.remove(f"{self.dir}/{name}")
 
     def one(self, query, dbname="postgres"):
         c = self.connect(dbname)
@@ -106,6 +110,9 @@ class Postgres:
                 return cur.fetchone()[0]
         finally:
             c.close()
+
+    def one_sql(self, statement):
+        with_connection(self, statement)
 
     def tool(self, name, *args, check=True):
         """A program of the server's version as the server's user, against this server."""
@@ -119,6 +126,14 @@ class Postgres:
 
     def close(self):
         subprocess.run([str(SCRIPTS / "postgres"), "stop", self.dir, "immediate"], check=False, capture_output=True)
+
+
+def lives(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 class Database:

@@ -135,6 +135,7 @@ static const struct {
      "give one: password in the connection string, PGPASSWORD, or passfile (mode 0600)"},
     {"no pg_hba.conf entry", "the server lets this host, user and database in by pg_hba.conf"},
     {"too many clients", "raise max_connections, or close other sessions"},
+    {"connection slots are reserved", "raise max_connections, or close other sessions"},
     {"too many connections", "raise the limit of the role or database"},
     {"session is read-only", "no host of the connection string is a primary now"},
     {"server is in hot standby mode", "no host of the connection string is a primary now"},

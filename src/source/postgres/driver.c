@@ -42,6 +42,13 @@ static const struct ob_opt opts[] = {
      .min = 1,
      .max = 10000,
      .help = "Events of one round trip."},
+    {.type = OB_OPT_BOOL,
+     .name = "require_flushed",
+     .def = "false",
+     .offset = offsetof(struct pg_conf, require_flushed),
+     .help = "log: an event is delivered only when its commit is on the server's disk. For "
+             "applications with `synchronous_commit = off`: without it a crash of the server can "
+             "take back what was already delivered."},
     {.type = OB_OPT_GROUP,
      .name = "mapping",
      .offset = offsetof(struct pg_conf, mapping),

@@ -207,6 +207,28 @@ static enum ob_status pages(struct ob_source *s, size_t max, size_t max_bytes,
     return st;
 }
 
+/* A commit with synchronous_commit = off is visible before it is on disk. The server's WAL writer
+ * brings it there, and so does every beat of ours (test: only_what_is_on_disk). */
+static enum ob_status flushed(struct ob_source *s, struct ob_err *err)
+{
+    struct log_state *l = s->state;
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(l->need_lsn)};
+    if (!l->unflushed || (!l->page && (!l->late || PQntuples(l->late) == 0) &&
+                          (!l->main || PQntuples(l->main) == 0)))
+        return OB_OK;
+    enum ob_status st = ob_pg_query(&s->sql, "select pg_current_wal_flush_lsn() >= $1::pg_lsn", p,
+                                    1, true, &res, err);
+    if (st != OB_OK)
+        return st;
+    l->unflushed = !ob_pg_bool(res, 0, 0);
+    PQclear(res);
+    if (!l->unflushed)
+        return OB_OK;
+    l->poll_at = ob_clock_mono_ms(s->clock) + 2;
+    return OB_AGAIN;
+}
+
 /* Nothing was there: wait longer each time. */
 static void go_idle(struct ob_source *s)
 {
@@ -223,7 +245,10 @@ static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_byte
     if (max == 0)
         return OB_AGAIN;
     /* While a round is under way there is no page, only parts of the round. */
-    enum ob_status st = l->asked ? OB_AGAIN : pages(s, max, max_bytes, out, err);
+    enum ob_status st = l->asked ? OB_OK : flushed(s, err);
+    if (st != OB_OK)
+        return st;
+    st = l->asked ? OB_AGAIN : pages(s, max, max_bytes, out, err);
     if (st == OB_AGAIN && !l->asked && ob_clock_mono_ms(s->clock) >= l->poll_at) {
         st = ob_pg_round_send(s, err);
         if (st != OB_OK)
@@ -232,6 +257,8 @@ static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_byte
     }
     if (st == OB_AGAIN && l->asked) {
         st = ob_pg_round_take(s, err);
+        if (st == OB_OK)
+            st = flushed(s, err);
         if (st != OB_OK)
             return st;
         st = pages(s, max, max_bytes, out, err);
@@ -261,6 +288,7 @@ static void drop_results(struct log_state *l)
     }
     free(l->skip);
     l->skip = NULL;
+    l->unflushed = false;
 }
 
 static void log_stop(struct ob_source *s)
@@ -333,6 +361,8 @@ static enum ob_status log_start(struct ob_source *s, struct ob_err *err)
                            s->conf->timeout_ms, err);
     if (st == OB_OK)
         st = ob_pg_round_prepare(l, err);
+    if (st == OB_OK && s->conf->require_flushed)
+        st = ob_pg_exec(&s->sql, "set synchronous_commit = on", err); /* a beat flushes */
     return st;
 }
 
@@ -347,7 +377,7 @@ static int64_t log_wake_at(const struct ob_source *s)
     const struct log_state *l = s->state;
     if (!l)
         return INT64_MAX;
-    return l->asked ? INT64_MAX : l->poll_at;
+    return l->asked ? l->answer_by : l->poll_at;
 }
 
 static bool log_looking(const struct ob_source *s)

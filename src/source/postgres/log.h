@@ -27,6 +27,10 @@ struct log_state {
 
     /* the round under way */
     bool asked;
+    bool aborted;      /* its transaction failed and is still open: the next round ends it first */
+    int64_t answer_by; /* mono ms: the server is taken for gone if the answer is not there */
+    char need_lsn[32]; /* require_flushed: what was read is on disk when WAL up to here is */
+    bool unflushed;    /* that has not been seen yet, so nothing is handed out */
     enum round_kind kind;
     int step; /* its statements that are answered */
     PGresult *late, *main, *snap_res;

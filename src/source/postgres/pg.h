@@ -33,6 +33,7 @@ struct pg_conf {
     int64_t poll_max_ms;
     int64_t timeout_ms; /* of one statement */
     int64_t page;
+    bool require_flushed;
     struct ob_mapping mapping; /* table NULL: the native one */
     /* mode wal */
     const char *slot, *publication; /* "": made from the pipeline's name */

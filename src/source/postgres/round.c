@@ -40,9 +40,11 @@ static const char *const statements[][2] = {
               "order by e.seq limit $6::bigint"},
     {"main", "select " PG_EVENT_COLUMNS
              " from outbox.event e where e.seq > $1::bigint order by e.seq limit $2::bigint"},
-    {"snapshot", "select pg_current_snapshot()::text"},
+    /* The LSN is read behind the snapshot: whatever that shows was committed below it. */
+    {"snapshot", "select pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"},
     {"begin", "begin isolation level repeatable read read only"},
     {"commit", "commit"},
+    {"rollback", "rollback"},
 };
 
 /* One plan for ever, by the indexes: what the planner would otherwise guess changes with statistics
@@ -111,29 +113,45 @@ enum ob_status ob_pg_round_send(struct ob_source *s, struct ob_err *err)
 {
     struct log_state *l = s->state;
     l->kind = l->at.adopt_pos >= 0 ? ROUND_ADOPT : l->at.late_snap ? ROUND_NEXT : ROUND_FIRST;
-    l->step = 0;
+    l->step = l->aborted ? -1 : 0;
     l->rounds++;
-    if (!send_named(l, "begin", 0, NULL, 0) || !send_rows(s) ||
+    if ((l->aborted && !send_named(l, "rollback", 0, NULL, 0)) ||
+        !send_named(l, "begin", 0, NULL, 0) || !send_rows(s) ||
         !send_named(l, "commit", 0, NULL, 0) || PQpipelineSync(l->rd.c) != 1 ||
         PQflush(l->rd.c) < 0)
         return ob_pg_round_lost(s, "asking for events", err);
     l->asked = true;
+    /* Looking for what a restore left unread may pass over the whole table. */
+    l->answer_by =
+        l->kind == ROUND_ADOPT ? INT64_MAX : ob_clock_mono_ms(s->clock) + 6 * s->conf->timeout_ms;
     return OB_OK;
 }
 
-/* The answers in the order of the statements: begin, rows, snapshot, main. */
+/* The answers in the order of the statements: (rollback,) begin, rows, snapshot, main. */
 static void keep_result(struct log_state *l, PGresult *res)
 {
     PGresult **const places[] = {NULL, &l->late, &l->snap_res,
                                  l->kind == ROUND_FIRST ? &l->main : NULL};
-    size_t step = (size_t)l->step++;
-    PGresult **at = step < sizeof(places) / sizeof(places[0]) ? places[step] : NULL;
+    int step = l->step++;
+    PGresult **at =
+        step >= 0 && step < (int)(sizeof(places) / sizeof(places[0])) ? places[step] : NULL;
     if (at) {
         PQclear(*at);
         *at = res;
     } else {
         PQclear(res);
     }
+}
+
+/* Its backend may hang although the server and our other session live. */
+static enum ob_status overdue(struct ob_source *s, struct ob_err *err)
+{
+    const struct log_state *l = s->state;
+    if (ob_clock_mono_ms(s->clock) < l->answer_by)
+        return OB_AGAIN;
+    ob_pg_lost(s);
+    return ob_err_set(err, OB_FENCED, "reading events: no answer from the server within %lld ms",
+                      6 * (long long)s->conf->timeout_ms);
 }
 
 /* Takes what has come. OB_AGAIN: not all yet. */
@@ -166,7 +184,7 @@ static enum ob_status receive(struct ob_source *s, struct ob_err *err)
                 return ob_pg_round_lost(s, "reading events", err);
         }
     }
-    return OB_AGAIN;
+    return overdue(s, err);
 }
 
 enum step_of { STEP_LATE, STEP_MAIN, STEP_ADOPT };
@@ -234,6 +252,7 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
     enum ob_status st = receive(s, err);
     if (st != OB_OK)
         return st;
+    l->aborted = l->failed != OB_OK;
     if (l->failed != OB_OK || !l->late || !l->snap_res || (l->kind == ROUND_FIRST && !l->main)) {
         st = l->failed;
         if (st != OB_OK)
@@ -245,6 +264,8 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
         return st;
     }
     struct snap *q = ob_pg_snap_new(PQgetvalue(l->snap_res, 0, 0));
+    snprintf(l->need_lsn, sizeof(l->need_lsn), "%s", PQgetvalue(l->snap_res, 0, 1));
+    l->unflushed = s->conf->require_flushed;
     struct place at = {.adopt_pos = -1};
     ob_pg_place_set(&at, &l->at);
     bool ok = q && move(s, l, &at, q);

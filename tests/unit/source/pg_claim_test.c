@@ -415,6 +415,59 @@ static void snapshots_show_what_the_server_says(void **state)
     bench_clear(&b);
 }
 
+/* With synchronous_commit = off a commit is visible before it is on disk; with require_flushed it
+ * is handed out only when it is. The server's WAL writer is made slow, so that the difference
+ * shows. */
+static void only_what_is_on_disk(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    bench_init(&b);
+    sql(&b, "alter system set wal_writer_delay = '10s'");
+    sql(&b, "select pg_reload_conf()");
+    for (int required = 0; required < 2; required++) {
+        struct ob_source *s;
+        struct ob_batch *batch = NULL;
+        struct ob_err err = {.text = ""};
+        char lsn[64];
+        enum ob_status st = OB_AGAIN;
+        bool waited = false;
+        b.conf.require_flushed = required;
+        s = open_own(&b);
+        claim(s, 10, OB_AGAIN);
+        sql(&b, "set synchronous_commit = off");
+        emit(&b, 3, 1);
+        text(&b, lsn, sizeof(lsn), "select pg_current_wal_insert_lsn()");
+        ((struct log_state *)s->state)->poll_at = 0;
+        for (int i = 0; i < 30000 && st == OB_AGAIN; i++) {
+            st = ob_source_postgres.claim(s, 10, (size_t)1 << 20, &batch, &err);
+            waited = waited || ((struct log_state *)s->state)->unflushed;
+            if (st == OB_AGAIN && waited && i > 50) { /* as a beat does */
+                bool paused;
+                struct ob_beat beat = {.state = "running"};
+                assert_int_equal(ob_source_postgres.beat(s, &beat, &paused, &err), OB_OK);
+            }
+            if (st == OB_AGAIN)
+                usleep(1000);
+        }
+        row_int("claim", "status", st, OB_OK);
+        row_int("claim", "events", (int64_t)batch->n, 3);
+        bool there = num(&b, "select (pg_current_wal_flush_lsn() >= '%s')::int", lsn) == 1;
+        row_int(required ? "required" : "not required", "on disk", there, required);
+        row_int(required ? "required" : "not required", "waited", waited, required);
+        struct ob_settle one = {.moved = true, .ref = batch->events[2].ref, .delivered = 3};
+        struct ob_settled done = {0};
+        assert_int_equal(ob_source_postgres.settle(s, &one, &done, &err), OB_OK);
+        ob_batch_unref(batch);
+        ob_source_postgres.close(s);
+    }
+    sql(&b, "set synchronous_commit = on");
+    sql(&b, "alter system reset wal_writer_delay");
+    sql(&b, "select pg_reload_conf()");
+    bench_clear(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +482,7 @@ int main(void)
         cmocka_unit_test(a_claim_is_bounded_by_bytes),
         cmocka_unit_test(an_idle_cursor_moves_on),
         cmocka_unit_test(snapshots_show_what_the_server_says),
+        cmocka_unit_test(only_what_is_on_disk),
     };
 
     if (server_missing())
