@@ -8,10 +8,10 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SEEDS ?= 1-1000000
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo test lint format docs sim bench fuzz install clean
+.PHONY: help build demo test lint format docs sim bench bench-postgres fuzz install clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo 'variables: BUILD=$(BUILD) JOBS=$(JOBS) SEEDS=$(SEEDS) PREFIX=$(PREFIX) DESTDIR= CC='
 	@echo 'OUTBOX_NO_INSTALL=1: print missing packages instead of installing them'
@@ -48,6 +48,11 @@ sim: ## simulate the flow, e.g. make sim SEEDS=1-1000000
 
 bench: build ## measure, beside the raw limits of this machine
 	@$(BUILD)/outbox bench $(BENCH_ARGS)
+
+bench-postgres: build ## measure on a PostgreSQL of its own, beside the raw limits
+	@tools/deps build test
+	@tools/compile $(BUILD) $(JOBS) bench/pg-bench
+	@$(PYTHON) bench/postgres.py --build $(BUILD) $(BENCH_ARGS)
 
 fuzz: ## fuzz YAML, templates and JSON for FUZZ_SECONDS (60) each
 	@tools/deps build test fuzz

@@ -37,8 +37,18 @@ struct ob_bench_latency {
     uint64_t events;
     double p50_ms, p99_ms, max_ms; /* commit to delivered */
 };
+/* Commits one event with this payload, OB_BENCH_PAYLOAD bytes that begin with {"n":NUMBER, */
+struct ob_bench_writer {
+    enum ob_status (*write)(void *user, const char *payload, struct ob_err *err);
+    void *user;
+};
 /* Writes `rate` events a second, one a transaction, for so long, beside a relay in this process. */
-enum ob_status ob_bench_latency(const char *config, const char *db, unsigned rate, unsigned seconds,
-                                struct ob_bench_latency *out, struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_bench_latency(const char *config, const struct ob_bench_writer *writer,
+                                unsigned rate, unsigned seconds, struct ob_bench_latency *out,
+                                struct ob_err *err) OB_MUST_CHECK;
+/* bench_sqlite.c: a writer on this database. Ends with ob_bench_sqlite_close(). */
+enum ob_status ob_bench_sqlite_writer(const char *path, struct ob_bench_writer *out,
+                                      struct ob_err *err) OB_MUST_CHECK;
+void ob_bench_sqlite_close(struct ob_bench_writer *w);
 
 #endif

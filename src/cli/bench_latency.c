@@ -7,8 +7,8 @@
 #include "relay/relay.h"
 
 #include <pthread.h>
-#include <sqlite3.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,7 +16,7 @@
 /* The sink of this measurement: takes the time and delivers at the next poll. */
 struct ob_sink {
     struct ob_sink_env env;
-    uint64_t tokens[10000], refs[10000];
+    uint64_t tokens[10000], numbers[10000];
     size_t n;
 };
 
@@ -37,6 +37,15 @@ static enum ob_status sink_open(const struct ob_sink_env *env, const void *conf,
     return OB_OK;
 }
 
+/* The payload begins with its number: {"n":17, */
+static uint64_t number_of(struct ob_str payload)
+{
+    uint64_t n = 0;
+    for (size_t i = 5; i < payload.n && payload.p[i] >= '0' && payload.p[i] <= '9'; i++)
+        n = n * 10 + (uint64_t)(payload.p[i] - '0');
+    return n;
+}
+
 static int sink_fd(const struct ob_sink *s)
 {
     (void)s;
@@ -54,7 +63,7 @@ static enum ob_status sink_submit(struct ob_sink *s, const struct ob_msg *const 
     (void)err;
     for (size_t i = 0; i < *n; i++) {
         s->tokens[s->n] = tokens[i];
-        s->refs[s->n++] = msgs[i]->event->ref;
+        s->numbers[s->n++] = number_of(msgs[i]->event->payload);
     }
     return OB_OK;
 }
@@ -63,8 +72,8 @@ static void sink_poll(struct ob_sink *s)
 {
     int64_t now = s->n > 0 ? ob_clock_system.mono_us(NULL) : 0;
     for (size_t i = 0; i < s->n; i++) {
-        if (s->refs[i] < most)
-            atomic_store(&delivered_us[s->refs[i]], now);
+        if (s->numbers[i] < most)
+            atomic_store(&delivered_us[s->numbers[i]], now);
         s->env.events->done(s->env.user, s->tokens[i], OB_V_DELIVERED, NULL);
     }
     s->n = 0;
@@ -101,37 +110,21 @@ static void sleep_until_us(int64_t at)
     nanosleep(&ts, NULL);
 }
 
-static enum ob_status write_events(const char *path, unsigned rate, unsigned seconds,
+static enum ob_status write_events(const struct ob_bench_writer *w, unsigned rate, unsigned seconds,
                                    struct ob_err *err)
 {
-    sqlite3 *db = NULL;
-    sqlite3_stmt *ins = NULL;
-    enum ob_status st = OB_OK;
     char payload[OB_BENCH_PAYLOAD + 1];
-    memset(payload, 'x', sizeof(payload));
-    payload[0] = payload[OB_BENCH_PAYLOAD - 1] = '"';
-    if (sqlite3_open(path, &db) != SQLITE_OK || sqlite3_busy_timeout(db, 5000) != SQLITE_OK ||
-        sqlite3_exec(db, "pragma synchronous = normal", NULL, NULL, NULL) != SQLITE_OK ||
-        sqlite3_prepare_v2(db,
-                           "insert into outbox_event(type, aggregate_type, aggregate_id, payload) "
-                           "values ('order.placed', 'order', abs(random() % 1000), ?1)",
-                           -1, &ins, NULL) != SQLITE_OK)
-        st = ob_err_set(err, OB_FATAL, "%s: %s", path, sqlite3_errmsg(db));
+    enum ob_status st = OB_OK;
     int64_t start = ob_clock_system.mono_us(NULL), step = 1000000 / (int64_t)rate;
     for (uint64_t i = 0; st == OB_OK && i < (uint64_t)rate * seconds; i++) {
+        int n = snprintf(payload, sizeof(payload), "{\"n\":%llu,\"pad\":\"", (unsigned long long)i);
+        memset(payload + n, 'x', OB_BENCH_PAYLOAD - (size_t)n);
+        memcpy(payload + OB_BENCH_PAYLOAD - 2, "\"}", 3);
         sleep_until_us(start + (int64_t)i * step);
-        sqlite3_bind_text(ins, 1, payload, OB_BENCH_PAYLOAD, SQLITE_STATIC);
-        if (sqlite3_step(ins) != SQLITE_DONE) {
-            st = ob_err_set(err, OB_FATAL, "%s: %s", path, sqlite3_errmsg(db));
-            break;
-        }
-        sqlite3_reset(ins);
-        int64_t seq = sqlite3_last_insert_rowid(db);
-        if (seq > 0 && (uint64_t)seq < most)
-            atomic_store(&committed_us[seq], ob_clock_system.mono_us(NULL));
+        st = w->write(w->user, payload, err);
+        if (st == OB_OK)
+            atomic_store(&committed_us[i], ob_clock_system.mono_us(NULL));
     }
-    sqlite3_finalize(ins);
-    sqlite3_close(db);
     return st;
 }
 
@@ -160,8 +153,9 @@ static void sum_up(struct ob_bench_latency *out)
     out->max_ms = (double)worst / 1000;
 }
 
-enum ob_status ob_bench_latency(const char *config, const char *db, unsigned rate, unsigned seconds,
-                                struct ob_bench_latency *out, struct ob_err *err)
+enum ob_status ob_bench_latency(const char *config, const struct ob_bench_writer *writer,
+                                unsigned rate, unsigned seconds, struct ob_bench_latency *out,
+                                struct ob_err *err)
 {
     struct ob_config *conf = NULL;
     struct ob_relay *relay = NULL;
@@ -181,7 +175,8 @@ enum ob_status ob_bench_latency(const char *config, const char *db, unsigned rat
     if (st == OB_OK && pthread_create(&thread, NULL, run_relay, relay) != 0) {
         st = ob_err_set(err, OB_FATAL, "cannot start a thread");
     } else if (st == OB_OK) {
-        st = write_events(db, rate, seconds, err);
+        sleep_until_us(ob_clock_system.mono_us(NULL) + 1500000); /* it has begun to read */
+        st = write_events(writer, rate, seconds, err);
         sleep_until_us(ob_clock_system.mono_us(NULL) + 1500000);
         ob_relay_stop(relay);
         pthread_join(thread, NULL);

@@ -60,6 +60,44 @@ enum ob_status ob_bench_load(const char *path, uint64_t events, struct ob_err *e
     return st;
 }
 
+static enum ob_status write_one(void *user, const char *payload, struct ob_err *err)
+{
+    sqlite3_stmt *ins = user;
+    sqlite3_bind_text(ins, 1, payload, OB_BENCH_PAYLOAD, SQLITE_STATIC);
+    int rc = sqlite3_step(ins);
+    sqlite3_reset(ins);
+    return rc == SQLITE_DONE
+               ? OB_OK
+               : ob_err_set(err, OB_FATAL, "%s", sqlite3_errmsg(sqlite3_db_handle(ins)));
+}
+
+enum ob_status ob_bench_sqlite_writer(const char *path, struct ob_bench_writer *out,
+                                      struct ob_err *err)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *ins = NULL;
+    if (sqlite3_open(path, &db) != SQLITE_OK || sqlite3_busy_timeout(db, 5000) != SQLITE_OK ||
+        sqlite3_exec(db, "pragma synchronous = normal", NULL, NULL, NULL) != SQLITE_OK ||
+        sqlite3_prepare_v2(db,
+                           "insert into outbox_event(type, aggregate_type, aggregate_id, payload) "
+                           "values ('order.placed', 'order', abs(random() % 1000), ?1)",
+                           -1, &ins, NULL) != SQLITE_OK) {
+        ob_err_set(err, OB_FATAL, "%s: %s", path, sqlite3_errmsg(db));
+        sqlite3_close(db);
+        return OB_FATAL;
+    }
+    *out = (struct ob_bench_writer){.write = write_one, .user = ins};
+    return OB_OK;
+}
+
+void ob_bench_sqlite_close(struct ob_bench_writer *w)
+{
+    sqlite3 *db = w->user ? sqlite3_db_handle(w->user) : NULL;
+    sqlite3_finalize(w->user);
+    sqlite3_close(db);
+    w->user = NULL;
+}
+
 /* The same columns as the relay's claim, looked at and thrown away. */
 static int raw_page(const char *path, uint64_t events)
 {

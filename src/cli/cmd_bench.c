@@ -173,8 +173,12 @@ static enum ob_status bench_latency(struct world *w, struct ob_err *err)
     enum ob_status st = make_schema(w, err);
     if (st == OB_OK)
         st = write_config(w, "latency", "{type: \"null\"}", "none", err);
+    struct ob_bench_writer writer = {0};
     if (st == OB_OK)
-        st = ob_bench_latency(w->config, w->db, 1000, 5, &got, err);
+        st = ob_bench_sqlite_writer(w->db, &writer, err);
+    if (st == OB_OK)
+        st = ob_bench_latency(w->config, &writer, 1000, 5, &got, err);
+    ob_bench_sqlite_close(&writer);
     if (st == OB_OK)
         fprintf(w->cli->out,
                 "bench name=sqlite-latency ours=%.2f limit=5.00 ratio=%.2f p50_ms=%.2f p99_ms=%.2f "
