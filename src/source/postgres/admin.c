@@ -15,6 +15,7 @@ static void admin_close(struct ob_admin *a)
     if (!a)
         return;
     ob_pg_close(&a->db);
+    ob_pg_map_close(a->map);
     ob_buf_clear(&a->sql);
     for (size_t i = 0; i < PG_FILTER_MAX; i++)
         ob_buf_clear(&a->text[i]);
@@ -119,8 +120,10 @@ void ob_pg_where_filter(struct ob_admin *a, struct pg_where *w, const struct ob_
                         const char *t, const char *key, const char *time)
 {
     char column[64];
-    if (f->id)
-        ob_buf_printf(&a->sql, " and %s.id::text = lower($%zu)", t, ob_pg_where_text(w, f->id));
+    if (f->id) {
+        size_t p = ob_pg_where_text(w, f->id);
+        ob_buf_printf(&a->sql, " and %s.id::text in ($%zu, lower($%zu))", t, p, p);
+    }
     snprintf(column, sizeof(column), "%s.type", t);
     if (f->type)
         ob_pg_where_glob(a, w, column, f->type);

@@ -3,6 +3,7 @@
 #ifndef OB_SOURCE_POSTGRES_ADMIN_H
 #define OB_SOURCE_POSTGRES_ADMIN_H
 
+#include "source/postgres/mapping.h"
 #include "source/postgres/pg.h"
 
 #define PG_FILTER_MAX 8 /* parameters that a filter takes at most */
@@ -12,6 +13,7 @@ struct ob_admin {
     char *pipeline;
     const struct ob_clock *clock;
     struct pg_conn db;
+    struct pg_map *map;                     /* of a mapped table, once it was looked at */
     struct ob_buf sql, text[PG_FILTER_MAX]; /* one statement and its texts */
 };
 
@@ -47,6 +49,22 @@ enum ob_status ob_pg_admin_emit(struct ob_admin *a, const struct ob_emit *events
                                 char (*ids)[64], struct ob_err *err);
 enum ob_status ob_pg_admin_status(struct ob_admin *a, struct ob_shard_status *out, size_t max,
                                   size_t *n, struct ob_err *err);
+
+/* admin_map.c: the same for a mapped table. Connected already. */
+bool ob_pg_admin_mapped(const struct ob_admin *a);
+enum ob_status ob_pg_map_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
+                                ob_event_fn *fn, void *user, struct ob_err *err);
+/* One event by its id, in the arena; *found: it is there. */
+enum ob_status ob_pg_map_whole(struct ob_admin *a, struct ob_str ref, struct ob_arena *arena,
+                               struct ob_event *ev, bool *found, struct ob_err *err);
+/* Dead rows (an array of ids) wait again by their columns. */
+enum ob_status ob_pg_map_release(struct ob_admin *a, const char *refs, struct ob_err *err);
+enum ob_status ob_pg_map_status(struct ob_admin *a, struct ob_source_status *out,
+                                struct ob_err *err);
+enum ob_status ob_pg_map_checks(struct ob_admin *a,
+                                void (*found)(void *user, bool ok, const char *what,
+                                              const char *fix),
+                                void *user, struct ob_err *err);
 
 extern const struct ob_source_admin ob_pg_admin;
 

@@ -84,6 +84,12 @@ static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, boo
             st = big_payload(a, res, row, arena, &ev, err);
         ev.attempts = d.attempts;
         d.event = &ev;
+    } else if (full && ob_pg_admin_mapped(a)) {
+        bool found = false;
+        ob_arena_reset(arena);
+        st = ob_pg_map_whole(a, d.id, arena, &ev, &found, err);
+        ev.attempts = d.attempts;
+        d.event = found ? &ev : NULL;
     }
     if (st == OB_OK)
         *more = fn(user, &d);
@@ -132,8 +138,8 @@ static void act_sql(struct ob_admin *a, struct pg_where *w, enum ob_dead_action 
                  "payload, attempts, due_at, blocked_dest, reason, history, destination) select "
                  "pipeline, n, hash, ref, seq, event, payload, 0, clock_timestamp(), 0, 'retried "
                  "by a person', history, destination from changed on conflict do nothing)");
-    ob_buf_c(&a->sql, " select count(*), coalesce(array_agg(distinct hash), '{}')::text from "
-                      "changed");
+    ob_buf_c(&a->sql, " select count(*), coalesce(array_agg(distinct hash), '{}')::text, "
+                      "coalesce(array_agg(ref), '{}')::text from changed");
 }
 
 /* What holds a key has changed: its row is derived again, and the relay finds it within a second.
@@ -150,6 +156,8 @@ static enum ob_status act(struct ob_admin *a, enum ob_dead_action action, const 
         const struct pg_param p[] = {PG_TEXT(a->pipeline), PG_TEXT(PQgetvalue(res, 0, 1))};
         st = ob_pg_query(&a->db, "select outbox.rekey($1, $2::bigint[])", p, 2, false, NULL, err);
     }
+    if (st == OB_OK && action == OB_DEAD_RETRY && *n > 0 && ob_pg_admin_mapped(a))
+        st = ob_pg_map_release(a, PQgetvalue(res, 0, 2), err);
     PQclear(res);
     return st;
 }

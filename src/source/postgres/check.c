@@ -103,6 +103,8 @@ enum ob_status ob_pg_check(struct ob_admin *a,
     const char *weak = ob_pg_weak_tls(&a->db);
     if (weak)
         say(&f, false, weak, "sslmode=verify-full sslrootcert=FILE in the connection string");
+    if (ob_pg_admin_mapped(a) && ob_pg_map_checks(a, found, user, &why) != OB_OK)
+        say(&f, false, why.text, "see the message");
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
         if (run(a, &f, checks[i], &why) != OB_OK)
             say(&f, false, why.text, "GRANT outbox_relay to the role of the connection string");

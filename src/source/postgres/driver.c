@@ -19,8 +19,9 @@ static const struct ob_opt opts[] = {
      .def = "log",
      .offset = offsetof(struct pg_conf, mode),
      .choices = "log|wal|rows",
-     .help = "`log`: the native table by number and snapshot. `wal`: logical replication. `rows`: a "
-             "table of your own by its state columns, see `mapping`."},
+     .help =
+         "`log`: the native table by number and snapshot. `wal`: logical replication. `rows`: a "
+         "table of your own by its state columns, see `mapping`."},
     {.type = OB_OPT_MS,
      .name = "poll_max",
      .def = "20ms",

@@ -47,7 +47,8 @@ enum pg_map_sql {
     PG_MAP_AGAIN,     /* the same parameters: claimed (again), or for longer; "" likewise */
     PG_MAP_DEAD,      /* $1 ids, $2 reasons, $3 failed too often (bool[]); "" likewise */
     PG_MAP_RELEASE,   /* $1 ids as text: dead no more; "" likewise */
-    PG_MAP_PENDING,   /* $1 limit: how many, at least; age of the oldest in ms */
+    PG_MAP_LIST,    /* whole events, a number and a state; conditions follow behind `where true` */
+    PG_MAP_PENDING, /* $1 limit: how many, at least; age of the oldest in ms */
     PG_MAP_SQL_N
 };
 
@@ -101,6 +102,9 @@ struct pg_map {
     bool claims;          /* claims are shown in the table */
     const char *fence;    /* $2 shard and $3 epoch are ours */
     const char *order;    /* ORDER BY list */
+    const char *order_o, *order_desc;   /* the same of alias o, and backwards */
+    const char *number;                 /* of a row, for people: a bigint */
+    const char *index_on, *index_where; /* of the index to read by, without alias */
     const char *sql[PG_MAP_SQL_N];
 };
 

@@ -122,16 +122,21 @@ static void build_conditions(struct build *b)
 
 /* now() is the start of a transaction; among its rows cmin is the order of statements, ctid that of
  * places. */
-static void order_by(struct build *b, const char *t)
+static void order_each(struct build *b, const char *t, const char *way)
 {
     const char *id = name_of(b, OB_MAP_ID);
     if (has(b, OB_MAP_ORDER))
-        ob_buf_printf(&b->buf, "%s.%s", t, name_of(b, OB_MAP_ORDER));
+        ob_buf_printf(&b->buf, "%s.%s%s", t, name_of(b, OB_MAP_ORDER), way);
     else if (has(b, OB_MAP_CREATED))
-        ob_buf_printf(&b->buf, "%s.%s, %s.cmin::text::bigint, %s.ctid, %s.%s", t,
-                      name_of(b, OB_MAP_CREATED), t, t, t, id);
+        ob_buf_printf(&b->buf, "%s.%s%s, %s.cmin::text::bigint%s, %s.ctid%s, %s.%s%s", t,
+                      name_of(b, OB_MAP_CREATED), way, t, way, t, way, t, id, way);
     else
-        ob_buf_printf(&b->buf, "%s.%s", t, id);
+        ob_buf_printf(&b->buf, "%s.%s%s", t, id, way);
+}
+
+static void order_by(struct build *b, const char *t)
+{
+    order_each(b, t, "");
 }
 
 /* ---- which rows ---- */
@@ -280,6 +285,32 @@ static const char *claim_sets(struct build *b)
     return keep(b);
 }
 
+/* What people see: the side tables first, then the columns. */
+static void build_list(struct build *b, const char *payload, const char *list)
+{
+    struct pg_map *m = b->map;
+    const char *id = name_of(b, OB_MAP_ID);
+    undone(b, true);
+    const char *open = keep(b);
+    alive(b);
+    const char *fit = b->buf.n ? keep(b) : "true";
+    ob_buf_printf(&b->buf,
+                  "select 0::bigint%s, %s, case when exists (select 1 from outbox.parked p where "
+                  "p.pipeline = %s and p.ref = t.%s::text) then 'parked' when d.state in ('dead', "
+                  "'discarded') and not (%s and %s and %s) then d.state when %s and %s then "
+                  "'pending' when %s then 'dead' ",
+                  list, m->number, m->pipeline, id, open, fit, m->released, open, fit, open);
+    if (m->v_failed)
+        ob_buf_printf(&b->buf, "when t.%s = %s then 'dead' ", name_of(b, OB_MAP_STATUS),
+                      m->v_failed);
+    ob_buf_printf(&b->buf,
+                  "else 'published' end from %s t cross join lateral (select %s as p offset 0) x "
+                  "left join lateral (select state from outbox.dead where pipeline = %s and ref = "
+                  "t.%s::text order by n desc limit 1) d on true where true",
+                  m->table, payload, m->pipeline, id);
+    m->sql[PG_MAP_LIST] = keep(b);
+}
+
 /* With claims, those that are taken are claimed by the same statement, under our epoch. */
 static void build_fetch(struct build *b)
 {
@@ -313,6 +344,7 @@ static void build_fetch(struct build *b)
     ob_buf_printf(&b->buf, "select %s from %s t where t.%s = $1::text::%s", payload, m->table,
                   id->ident, id->type);
     m->sql[PG_MAP_PAYLOAD] = keep(b);
+    build_list(b, payload, list);
 }
 
 /* ---- marks ---- */
@@ -477,6 +509,41 @@ static void build_pending(struct build *b)
     m->sql[PG_MAP_PENDING] = keep(b);
 }
 
+/* A number of each row, for people to go on from. */
+static void build_number(struct build *b)
+{
+    struct pg_map *m = b->map;
+    if (has(b, OB_MAP_ORDER) && m->col[OB_MAP_ORDER]->kind == PG_KIND_INT)
+        ob_buf_printf(&b->buf, "t.%s::bigint", name_of(b, OB_MAP_ORDER));
+    else if (has(b, OB_MAP_CREATED))
+        ob_buf_printf(&b->buf, "(extract(epoch from t.%s) * 1000000)::bigint",
+                      name_of(b, OB_MAP_CREATED));
+    else
+        ob_buf_c(&b->buf, "null::bigint");
+    m->number = keep(b);
+}
+
+/* The index that a pass can walk: its order, of what is not done. */
+static void build_index(struct build *b)
+{
+    struct pg_map *m = b->map;
+    m->index_on = name_of(b, has(b, OB_MAP_ORDER)     ? OB_MAP_ORDER
+                             : has(b, OB_MAP_CREATED) ? OB_MAP_CREATED
+                                                      : OB_MAP_ID);
+    if (has(b, OB_MAP_STATUS) && m->v_claimed)
+        ob_buf_printf(&b->buf, "%s IN (%s, %s)", name_of(b, OB_MAP_STATUS), m->v_pending,
+                      m->v_claimed);
+    else if (has(b, OB_MAP_STATUS))
+        ob_buf_printf(&b->buf, "%s = %s", name_of(b, OB_MAP_STATUS), m->v_pending);
+    else if (m->col[OB_MAP_DONE]->kind == PG_KIND_BOOL)
+        ob_buf_printf(&b->buf, "%s = false", name_of(b, OB_MAP_DONE));
+    else
+        ob_buf_printf(&b->buf, "%s IS NULL", name_of(b, OB_MAP_DONE));
+    if (m->conf->error_holds)
+        ob_buf_printf(&b->buf, " AND %s IS NULL", name_of(b, OB_MAP_ERROR));
+    m->index_where = keep(b);
+}
+
 bool ob_pg_map_build(struct pg_map *map)
 {
     struct build b = {.map = map};
@@ -484,6 +551,12 @@ bool ob_pg_map_build(struct pg_map *map)
     build_conditions(&b);
     order_by(&b, "t");
     map->order = keep(&b);
+    order_by(&b, "o");
+    map->order_o = keep(&b);
+    order_each(&b, "t", " desc");
+    map->order_desc = keep(&b);
+    build_number(&b);
+    build_index(&b);
     map->sql[PG_MAP_IDS] = build_ids(&b, false, false);
     map->sql[PG_MAP_IDS_NEXT] = build_ids(&b, false, true);
     map->sql[PG_MAP_SIDE] = build_ids(&b, true, false);

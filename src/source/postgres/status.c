@@ -129,7 +129,9 @@ static enum ob_status fill(struct ob_admin *a, int64_t pos, struct ob_shard_stat
     if (st == OB_OK)
         st = count_shard(&a->db, a->pipeline, out->shard, out->shards, &out->source, err);
     if (st == OB_OK)
-        st = ob_pg_status_native(&a->db, a->pipeline, pos, &out->source, err);
+        st = ob_pg_admin_mapped(a)
+                 ? ob_pg_map_status(a, &out->source, err)
+                 : ob_pg_status_native(&a->db, a->pipeline, pos, &out->source, err);
     return st;
 }
 
