@@ -11,6 +11,9 @@ extern const struct ob_source_driver ob_source_sqlite;
 #if OB_HAVE_POSTGRES
 extern const struct ob_source_driver ob_source_postgres;
 #endif
+#if OB_HAVE_KAFKA
+extern const struct ob_sink_driver ob_sink_kafka;
+#endif
 
 const struct ob_source_driver *const ob_source_drivers[] = {
 #if OB_HAVE_SQLITE
@@ -26,6 +29,9 @@ const struct ob_sink_driver *const ob_sink_drivers[] = {
     &ob_sink_file,
     &ob_sink_stdout,
     &ob_sink_null,
+#if OB_HAVE_KAFKA
+    &ob_sink_kafka,
+#endif
     NULL,
 };
 
@@ -42,5 +48,9 @@ const struct ob_driver_absent ob_source_absent[] = {
 };
 
 const struct ob_driver_absent ob_sink_absent[] = {
+#if !OB_HAVE_KAFKA
+    {"kafka", "it was built without Kafka; install librdkafka's development files and build with "
+              "-Dkafka=enabled"},
+#endif
     {NULL, NULL},
 };

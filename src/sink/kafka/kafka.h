@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kafka - inside of the Kafka sink; for its own files and tests only.
+ *
+ * Three handles of librdkafka: the main lane sends, idempotent, many in flight, in order. The side
+ * lane sends one message at a time per partition: what failed together with others, and what will
+ * probably fail, so that the main lane never breaks twice for one event. The scout, on a thread of
+ * its own, asks the brokers for topics, leaders and limits.
+ *
+ * A message is handed to a lane only when its topic is known, its partition has a leader and enough
+ * replicas, and its size is allowed: what cannot be taken now never gets in.
+ * Thread: the shard's, except what scout.c says. */
+#ifndef OB_SINK_KAFKA_KAFKA_H
+#define OB_SINK_KAFKA_KAFKA_H
+
+#include "sink/sink.h"
+
+#include <librdkafka/rdkafka.h>
+
+#define KAFKA_CAP 16384u                   /* accepted and without verdict */
+#define KAFKA_TOPICS_MAX 16384u            /* each costs memory in the library for good */
+#define KAFKA_BATCH_BYTES 1000000          /* of a request, unless a topic takes less */
+#define KAFKA_HARD_MAX ((size_t)100 << 20) /* a broker cuts the connection beyond */
+#define KAFKA_NIL UINT32_MAX
+
+enum kafka_sasl { KAFKA_SASL_NONE, KAFKA_SASL_PLAIN, KAFKA_SASL_SCRAM256, KAFKA_SASL_SCRAM512 };
+
+struct kafka_conf {
+    const char *brokers;
+    struct ob_opt_map properties;
+    int sasl; /* enum kafka_sasl */
+    const char *username, *password;
+    bool tls;
+    const char *ca_file, *cert_file, *key_file, *key_password;
+    bool create_topics;
+    int64_t partitions, replicas; /* of topics that are made; 0: as the broker likes */
+    int64_t max_message;          /* 0: what the broker takes */
+    const char *id_header, *content_type_header; /* "": none */
+};
+
+/* ---- conf.c ---- */
+
+extern const struct ob_opt ob__kafka_opts[];
+
+enum kafka_role { KAFKA_MAIN, KAFKA_SIDE, KAFKA_SCOUT };
+
+enum ob_status ob__kafka_validate(const void *conf, struct ob_err *err);
+/* A handle for a role. batch: bytes of a request at most. */
+enum ob_status ob__kafka_handle(const struct kafka_conf *c, enum kafka_role role, bool strict,
+                                int64_t batch, rd_kafka_t **out, struct ob_err *err);
+/* A property as the user set it, or NULL. */
+const char *ob__kafka_property(const struct kafka_conf *c, const char *name);
+
+/* ---- codes.c: what a code means, as data ---- */
+
+enum kafka_class {
+    KAFKA_C_EVENT,  /* the event's own fault: rejected, if it was alone in its request */
+    KAFKA_C_DEST,   /* its destination cannot take it now: blocked */
+    KAFKA_C_AWAY,   /* no broker, or no answer: given back, nobody is to blame */
+    KAFKA_C_BROKEN, /* the producer is of no use any more: given back, a new one is made */
+    KAFKA_C_ODD,    /* none of these: retried, if it was alone in its request */
+};
+
+struct kafka_code {
+    rd_kafka_resp_err_t code;
+    enum kafka_class class;
+};
+
+extern const struct kafka_code ob__kafka_codes[];
+extern const size_t ob__kafka_n_codes;
+enum kafka_class ob__kafka_class(rd_kafka_resp_err_t code);
+/* The verdict on a message that failed. alone: nothing else was in its request. */
+enum ob_verdict ob__kafka_verdict(rd_kafka_resp_err_t code, rd_kafka_msg_status_t status,
+                                  bool alone);
+
+/* ---- record.c: what Java clients do, and what a record weighs ---- */
+
+uint32_t ob__kafka_murmur2(const void *p, size_t n);
+/* Bytes of a batch that has this record alone, uncompressed, headers included. */
+size_t ob__kafka_weight(const struct ob_msg *m, const struct kafka_conf *c);
+bool ob__kafka_topic_valid(struct ob_str name);
+/* NULL: there are none, or (*ok false) no memory. */
+rd_kafka_headers_t *ob__kafka_headers(const struct ob_msg *m, const struct kafka_conf *c, bool *ok);
+
+/* ---- scout.c ---- */
+
+/* What the brokers said of one topic. */
+struct kafka_view {
+    uint32_t topic; /* index, as asked */
+    rd_kafka_resp_err_t err;
+    bool learned; /* limit and min_isr were asked for; 0 where the broker would not say */
+    int64_t limit;
+    int min_isr;
+    int n_parts;
+    struct kafka_view_part {
+        int32_t leader; /* -1: none */
+        int isr;
+    } * parts;
+};
+
+/* One look at the cluster. */
+struct kafka_report {
+    struct kafka_report *next;
+    bool ok;
+    char why[256];
+    size_t n;
+    struct kafka_view *views;
+};
+
+struct kafka_scout;
+
+enum ob_status ob__kafka_scout_start(const struct kafka_conf *c, int event_fd,
+                                     struct kafka_scout **out, struct ob_err *err);
+/* name must live as long as the scout. Looked up at once, and with every later look. */
+bool ob__kafka_scout_ask(struct kafka_scout *s, uint32_t topic, const char *name);
+void ob__kafka_scout_pace(struct kafka_scout *s, int every_ms, bool now, bool learn);
+/* Reports in order, the caller's; NULL: none. */
+struct kafka_report *ob__kafka_scout_take(struct kafka_scout *s);
+void ob__kafka_report_free(struct kafka_report *r);
+/* Destroys a handle, which may take a while, on the scout's thread. */
+void ob__kafka_scout_bury(struct kafka_scout *s, rd_kafka_t *rk);
+/* Ends the thread; at most a second or two. NULL is fine. */
+void ob__kafka_scout_stop(struct kafka_scout *s);
+/* Limits of topics by name, for check and the scout; blocks. limit and min_isr stay where the
+ * broker does not say. */
+rd_kafka_resp_err_t ob__kafka_learn(rd_kafka_t *rk, const char *const *names, size_t n,
+                                    int64_t *limits, int *min_isrs, int timeout_ms);
+
+/* ---- topic.c ---- */
+
+struct kafka_fifo {
+    uint32_t head, tail; /* slots */
+};
+
+struct kafka_part {
+    bool blocked;        /* no leader, or too few replicas */
+    uint32_t n_main;     /* in the main lane */
+    uint32_t solo;       /* so many more go alone, through the side lane */
+    bool side_busy;      /* one of it is there */
+    struct kafka_fifo q; /* waiting for that */
+    int64_t moved_ms;    /* when something of it was last acknowledged, or first sent */
+    char why[200];
+};
+
+enum kafka_topic_state { KAFKA_T_ASKED, KAFKA_T_FINE, KAFKA_T_MISSING };
+
+struct kafka_topic {
+    char *name;
+    uint64_t hash;
+    uint32_t no, chain;
+    enum kafka_topic_state state;
+    rd_kafka_topic_t *rkt[2]; /* in each lane; made when needed */
+    struct kafka_fifo wait;   /* until the topic is known */
+    struct kafka_part *parts;
+    int n_parts, n_alloc;
+    struct kafka_part any; /* where the library chooses the partition */
+    int sticky;
+    unsigned sticky_left;
+    int64_t limit; /* 0: unknown */
+    unsigned strikes;
+    uint32_t n_flight;
+    char why[200];
+};
+
+struct kafka_slot {
+    uint64_t token;
+    const struct ob_msg *msg; /* NULL: free */
+    struct kafka_topic *topic;
+    int32_t part; /* -1: topic->any */
+    uint32_t next;
+    enum { KAFKA_S_WAIT, KAFKA_S_QUEUED, KAFKA_S_MAIN, KAFKA_S_SIDE, KAFKA_S_ANSWER } where;
+    enum ob_verdict verdict; /* ANSWER */
+    char *why;               /* ANSWER; malloc'd */
+};
+
+enum kafka_lane_state {
+    KAFKA_L_RUN,
+    KAFKA_L_DRAIN, /* takes nothing; a new one is made when all have verdicts */
+    KAFKA_L_PURGE, /* likewise, and what is in it is taken back */
+    KAFKA_L_REST,  /* there is none; the next is made at revive_ms */
+};
+
+struct kafka_lane {
+    enum kafka_role role;
+    enum kafka_lane_state state;
+    rd_kafka_t *rk;
+    rd_kafka_queue_t *queue;
+    uint32_t n; /* messages in it */
+    unsigned fails;
+    int64_t purge_ms, revive_ms, idle_ms;
+    bool all_down; /* it lost all brokers since the scout last reached one */
+    char why[256];
+};
+
+struct ob_sink {
+    struct ob_sink_env env;
+    const struct kafka_conf *conf;
+    int event_fd;
+    struct kafka_scout *scout;
+    struct kafka_lane main, side;
+    int64_t batch;     /* bytes of a request */
+    bool ours;         /* we choose the partition */
+    bool empty_hashed; /* `partitioner: murmur2`: no key is an empty key */
+    bool compressed;
+
+    struct kafka_topic **topics;
+    uint32_t n_topics, topics_cap, topic_bucket[1024];
+    struct kafka_topic *last;
+
+    struct kafka_slot slots[KAFKA_CAP];
+    uint32_t free, n_busy;
+    struct kafka_fifo answers;
+
+    int up; /* -1: not said yet; 0, 1: said */
+    bool reached;
+    unsigned misses;
+    char why[256];
+    int64_t now_ms, scan_ms;
+    int every_ms;
+    bool fresh;   /* a report came */
+    bool closing; /* no callbacks any more */
+};
+
+/* Frees the slot and tells its verdict; only inside poll(). */
+void ob__kafka_done(struct ob_sink *s, uint32_t i, enum ob_verdict v, const char *why);
+
+/* Finds or makes. NULL: no memory, or too many. */
+struct kafka_topic *ob__kafka_topic(struct ob_sink *s, struct ob_str name);
+void ob__kafka_topics_free(struct ob_sink *s);
+uint64_t ob__kafka_dest(const struct kafka_topic *t, int32_t part);
+struct kafka_part *ob__kafka_part(struct kafka_topic *t, int32_t part);
+/* -1: nobody can tell now, or the library chooses. */
+int32_t ob__kafka_choose(const struct ob_sink *s, struct kafka_topic *t, struct ob_str key,
+                         bool take);
+/* Takes what the scout saw; tells flow which destinations are blocked or free. */
+void ob__kafka_topic_view(struct ob_sink *s, const struct kafka_view *v);
+
+/* ---- slots and sending: send.c ---- */
+
+void ob__kafka_fifo_put(struct ob_sink *s, struct kafka_fifo *f, uint32_t i);
+uint32_t ob__kafka_fifo_get(struct ob_sink *s, struct kafka_fifo *f);
+void ob__kafka_answer(struct ob_sink *s, uint32_t i, enum ob_verdict v, const char *why);
+/* False: the lane is full, the slot is where it was. */
+bool ob__kafka_send(struct ob_sink *s, uint32_t i);
+/* Sends on what waited for a topic that is known by now, and what stands for the side lane. */
+void ob__kafka_release(struct ob_sink *s, struct kafka_topic *t);
+void ob__kafka_pump(struct ob_sink *s, struct kafka_topic *t, int32_t part);
+/* What waits in these queues goes back. */
+void ob__kafka_give_back(struct ob_sink *s, struct kafka_fifo *f, const char *why);
+
+/* ---- lane.c ---- */
+
+enum ob_status ob__kafka_lane_open(struct ob_sink *s, struct kafka_lane *l, struct ob_err *err);
+/* Takes back all that is in it, then makes a new one. */
+void ob__kafka_lane_break(struct ob_sink *s, struct kafka_lane *l, const char *why);
+void ob__kafka_lane_renew(struct ob_sink *s, struct kafka_lane *l); /* the same, when empty */
+void ob__kafka_lane_poll(struct ob_sink *s, struct kafka_lane *l);
+void ob__kafka_lane_step(struct ob_sink *s, struct kafka_lane *l, int64_t now);
+void ob__kafka_lane_close(struct ob_sink *s, struct kafka_lane *l);
+
+enum ob_status ob__kafka_check(const struct ob_sink_env *env, const void *conf, struct ob_err *err);
+
+static inline int64_t ob__kafka_now(const struct ob_sink *s)
+{
+    return ob_clock_mono_ms(s->env.clock);
+}
+
+#endif
