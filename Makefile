@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SEEDS ?= 1-1000000
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo test lint format docs sim bench bench-postgres fuzz install clean
+.PHONY: help build demo test lint format docs sim bench bench-postgres scenario fuzz install clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -53,6 +53,11 @@ bench-postgres: build ## measure on a PostgreSQL of its own, beside the raw limi
 	@tools/deps build test
 	@tools/compile $(BUILD) $(JOBS) bench/pg-bench
 	@$(PYTHON) bench/postgres.py --build $(BUILD) $(BENCH_ARGS)
+
+scenario: build ## ten minutes of faults in each mode: MODE=log|wal|rows SCENARIO_SECONDS=600 SEED=n
+	@tools/deps build test
+	@$(PYTHON) tests/scenario/scenario.py $(foreach m,$(MODE),--mode $(m)) --seconds $(or $(SCENARIO_SECONDS),600) \
+		$(if $(SEED),--seed $(SEED)) $(SCENARIO_ARGS)
 
 fuzz: ## fuzz YAML, templates and JSON for FUZZ_SECONDS (60) each
 	@tools/deps build test fuzz
