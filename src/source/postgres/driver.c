@@ -124,6 +124,9 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
         return ob_err_set(err, OB_DOWN, "no memory");
     s->conf = c;
     s->reader = readers[c->mode];
+    if (c->mode == PG_WAL && c->mapping.table &&
+        (c->mapping.col[OB_MAP_DONE] || c->mapping.col[OB_MAP_STATUS]))
+        s->reader = &ob_pg_wal_rows;
     s->shard = env->shard;
     s->shards = env->shards;
     s->clock = env->clock;

@@ -424,10 +424,6 @@ enum ob_status ob_pg_map_open_stream(struct pg_conn *conn, const struct ob_mappi
 {
     if (!conf->table || !conf->col[OB_MAP_ID])
         return ob_err_set(err, OB_FATAL, "mapping needs `table` and `id`");
-    if (conf->col[OB_MAP_DONE] || conf->col[OB_MAP_STATUS])
-        return ob_err_set(err, OB_FATAL,
-                          "mode wal reads tables whose rows have no state; this mapping has `done` "
-                          "or `status`: take mode rows");
     return map_open(conn, conf, pipeline, owner, true, out, err);
 }
 

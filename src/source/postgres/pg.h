@@ -142,7 +142,7 @@ struct pg_reader {
     enum ob_status (*status)(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
 };
 
-extern const struct pg_reader ob_pg_log, ob_pg_wal, ob_pg_rows;
+extern const struct pg_reader ob_pg_wal_rows, ob_pg_log, ob_pg_wal, ob_pg_rows;
 /* log.c: fetch() for events of outbox.event that are named by their number. */
 enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
                                   struct ob_batch *batch, struct ob_err *err);

@@ -61,6 +61,8 @@ enum ob_status ob_pg_rows_take(struct ob_source *s, struct ob_err *err) OB_MUST_
 void ob_pg_rows_cancel(struct ob_source *s);
 enum ob_status ob_pg_rows_lost(struct ob_source *s, const char *what, struct ob_err *err);
 void ob_pg_rows_list_clear(struct rows_state *r);
+/* Remembers one for ob_pg_rows_release(). False: no memory. */
+bool ob_pg_rows_note_released(struct rows_state *r, struct ob_str id) OB_MUST_CHECK;
 
 /* rows_mark.c */
 enum ob_status ob_pg_rows_mark(struct ob_source *s, const struct ob_settle *settle,

@@ -126,7 +126,7 @@ static bool list_add(struct id_list *l, struct ob_str id)
     return !l->text.failed;
 }
 
-static bool note_released(struct rows_state *r, struct ob_str id)
+bool ob_pg_rows_note_released(struct rows_state *r, struct ob_str id)
 {
     if (r->n_released == r->cap_released) {
         size_t cap = r->cap_released ? r->cap_released * 2 : 16;
@@ -153,7 +153,7 @@ static bool take_ids(struct rows_state *r, const PGresult *res)
         if (t)
             t->pass = r->pass;
         else if (r->side && ob_pg_bool(res, i, 1))
-            ok = note_released(r, id);
+            ok = ob_pg_rows_note_released(r, id);
         else
             ok = list_add(&r->list, id);
     }

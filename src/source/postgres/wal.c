@@ -6,6 +6,7 @@
  * is committed and on the server's disk (test: "kill -9 again and again"). The slot therefore never
  * stands ahead of the cursor; one that does was moved by somebody else and is not followed. */
 #include "source/postgres/wal.h"
+#include "source/postgres/rows.h"
 #include "source/postgres/whole.h"
 
 #include <inttypes.h>
@@ -81,7 +82,7 @@ static const char *gap(const struct ob_source *s, const struct standing *at,
         return "the position is of another cluster";
     if (s->timeline_changed)
         return "the server was promoted or restored";
-    if (w->table_reader && !at->at_rest)
+    if (w->table_reader && !w->rows && !at->at_rest)
         return "the table is not read up";
     if (!slot->there)
         return "the slot is gone";
@@ -131,26 +132,44 @@ static enum ob_status choose(struct ob_source *s, struct ob_err *err)
     if (st != OB_OK)
         return st;
     const char *why = gap(s, &at, &slot);
+    if (why || w->rows || !w->table_reader) { /* only the cursor of the native table has seen any */
+        ob_pg_snap_unref(w->seen);
+        w->seen = NULL;
+        w->seen_xmax = 0;
+    }
     if (!why) {
         w->phase = WAL_STREAM;
-        w->durable = w->read = at.pos;
-        return ob_pg_wal_recorded(s, err);
+        w->durable = w->read = w->reached = at.pos;
+        w->check_all = w->rows;
     }
+    if (!why && !w->rows)
+        return ob_pg_wal_recorded(s, err);
+    if (!why)
+        return OB_OK;
     w->phase = WAL_TABLE;
-    ob_pg_snap_unref(w->seen);
-    w->seen = NULL;
-    w->seen_xmax = 0;
     if (!w->table_reader)
         return at.was ? lost(s, &at, why, err) : OB_OK;
     ob_log(s->log, at.was ? OB_LOG_WARN : OB_LOG_INFO, "wal.table", OB_KC("reason", why));
-    return w->table_reader->start(s, err);
+    return w->rows ? OB_OK : w->table_reader->start(s, err);
 }
 
+/* A table with state columns has the reader of mode rows beside the stream. */
 static enum ob_status open_map(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
-    enum ob_status st =
-        ob_pg_map_open_stream(&s->sql, &s->conf->mapping, s->pipeline, s->owner, &w->map, err);
+    enum ob_status st = OB_OK;
+    if (w->rows && s->shards > 1)
+        return ob_err_set(err, OB_FATAL,
+                          "mode wal of a table with state columns has one shard: shards: 1, or "
+                          "mode: rows");
+    if (w->rows)
+        st = ob_pg_rows.start(s, err);
+    if (st == OB_OK && w->rows) {
+        w->map = ((struct rows_state *)s->state)->map;
+        ob_arena_ref(w->map->arena);
+    } else if (st == OB_OK) {
+        st = ob_pg_map_open_stream(&s->sql, &s->conf->mapping, s->pipeline, s->owner, &w->map, err);
+    }
     if (st != OB_OK)
         return st;
     w->more_at = calloc(w->map->n_more + 1, sizeof(*w->more_at));
@@ -164,14 +183,15 @@ static enum ob_status wal_start(struct ob_source *s, struct ob_err *err)
         return ob_err_set(err, OB_DOWN, "no memory");
     s->wal = w;
     enum ob_status st = OB_OK;
-    s->whole = s->conf->message_prefix[0] || s->conf->mapping.table;
+    w->rows = s->reader == &ob_pg_wal_rows;
+    s->whole = !w->rows && (s->conf->message_prefix[0] || s->conf->mapping.table);
     if (s->conf->message_prefix[0] && s->conf->mapping.table)
         st = ob_err_set(err, OB_FATAL, "message_prefix and mapping exclude each other");
     else if (s->conf->mapping.table)
         st = open_map(s, err);
     if (st != OB_OK)
         return st;
-    w->table_reader = s->whole ? NULL : &ob_pg_log;
+    w->table_reader = s->whole ? NULL : w->rows ? &ob_pg_rows : &ob_pg_log;
     w->room = malloc(sizeof(*w->room));
     w->events = malloc((size_t)s->conf->page * sizeof(*w->events));
     if (!w->room || !w->events)
@@ -200,6 +220,7 @@ static void wal_stop(struct ob_source *s)
     if (w->table_reader)
         w->table_reader->stop(s);
     ob_arena_unref(w->arena);
+    ob_pg_wal_rows_clear(w);
     ob_pg_snap_unref(w->seen);
     ob_pg_snap_unref(w->visible);
     ob_pg_snap_unref(w->anchor_snap);
@@ -219,6 +240,17 @@ static bool reaches(const struct wal_state *w)
     return w->streaming && w->read.lsn >= w->target;
 }
 
+static enum ob_status sweep(struct ob_source *s, size_t max, struct ob_batch **out,
+                            struct ob_err *err)
+{
+    enum ob_status st = ob_pg_wal_rows_sweep(s, max, out, err);
+    if (st == OB_OK || st == OB_AGAIN || st == OB_FENCED)
+        return st;
+    ob_pg_lost(s); /* some may count as taken already */
+    err->status = OB_FENCED;
+    return OB_FENCED;
+}
+
 static enum ob_status wal_claim(struct ob_source *s, size_t max, size_t max_bytes,
                                 struct ob_batch **out, struct ob_err *err)
 {
@@ -230,9 +262,11 @@ static enum ob_status wal_claim(struct ob_source *s, size_t max, size_t max_byte
     enum ob_status st = w->streaming ? OB_OK : ob_pg_wal_open(s, err);
     if (st == OB_OK)
         st = ob_pg_wal_read(s, max, max_bytes, out, err);
+    if (st == OB_AGAIN && w->rows)
+        st = sweep(s, max, out, err);
     /* Until we have seen what was there when we came: the server tells how far it is when asked. */
     int64_t now = ob_clock_mono_ms(s->clock);
-    if (st == OB_AGAIN && w->streaming && !reaches(w) && now >= w->ask_at) {
+    if (st == OB_AGAIN && s->wal && w->streaming && !reaches(w) && now >= w->ask_at) {
         ob_pg_wal_report(s, true);
         w->ask_at = now + ASK_MS;
     }
@@ -285,6 +319,12 @@ static void wal_rewind(struct ob_source *s)
     w->ring.head = w->ring.n = 0;
     w->handed = w->settled = w->given;
     w->open_at = 0;
+    if (w->rows) {
+        w->table_reader->rewind(s);
+        if (s->wal)
+            ob_pg_wal_rows_rewind(s);
+        return;
+    }
     if (ob_pg_wal_recorded(s, &err) != OB_OK)
         w->recorded_max = INT64_MAX; /* every page is looked up */
 }
@@ -326,6 +366,13 @@ static void wal_cursor(struct ob_source *s, const struct ob_settle *settle, stru
             w->table_reader->cursor(s, settle, out);
         return;
     }
+    if (w->rows) {
+        if (wal_behind(w->durable, w->reached)) /* what the settles before this one came to */
+            write_pos(w, w->reached, out);
+        else
+            w->writing = w->durable;
+        return;
+    }
     if (settle->moved && ob_pg_wal_at(w, settle->ref, &at))
         write_pos(w, at, out);
 }
@@ -337,6 +384,12 @@ static void wal_settled(struct ob_source *s, const struct ob_settle *settle)
     if (w->phase == WAL_TABLE) {
         if (w->table_reader)
             w->table_reader->settled(s, settle);
+        return;
+    }
+    if (w->rows) {
+        w->table_reader->settled(s, settle);
+        wrote_pos(w);
+        ob_pg_wal_rows_settled(s, settle);
         return;
     }
     if (!settle->moved || !ob_pg_wal_at(w, settle->ref, &at))
@@ -421,4 +474,46 @@ const struct pg_reader ob_pg_wal = {
     .ref = wal_ref,
     .fetch = wal_fetch,
     .status = wal_status,
+};
+
+/* ---- a table with state columns ---- */
+
+static void rows_ref(const struct ob_source *s, const struct ob_event *ev, struct ob_buf *out)
+{
+    ob_pg_rows.ref(s, ev, out);
+}
+
+static enum ob_status rows_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
+                                 struct ob_batch *batch, struct ob_err *err)
+{
+    return ob_pg_rows.fetch(s, refs, n, batch, err);
+}
+
+static enum ob_status rows_status(struct ob_source *s, struct ob_source_status *out,
+                                  struct ob_err *err)
+{
+    return ob_pg_rows.status(s, out, err);
+}
+
+const struct pg_reader ob_pg_wal_rows = {
+    .name = "wal",
+    .log = false,
+    .start = wal_start,
+    .stop = wal_stop,
+    .wait_fd = wal_wait_fd,
+    .wake_at = wal_wake_at,
+    .claim = wal_claim,
+    .looking = wal_looking,
+    .rewind = wal_rewind,
+    .already = wal_already,
+    .cursor = wal_cursor,
+    .mark = ob_pg_rows_mark,
+    .settled = wal_settled,
+    .rest = wal_rest,
+    .rested = wal_rested,
+    .beat = ob_pg_rows_beat,
+    .tick = ob_pg_wal_tick,
+    .ref = rows_ref,
+    .fetch = rows_fetch,
+    .status = rows_status,
 };

@@ -4,7 +4,7 @@
  *     wal.c          the reader: start, claim, settle     wal_slot.c    names, publication, slot
  *     wal_stream.c   the replication connection           wal_read.c    from frames to events
  *     wal_native.c   rows of outbox.event                 wal_message.c pg_logical_emit_message
- *     wal_mapped.c   rows of another table
+ *     wal_mapped.c   rows of another table                wal_rows.c    one with state columns
  *     wal_table.c    reading the table until a slot is there          wal_tick.c  once a second
  *
  * Two phases. STREAM: a slot, from our own position. TABLE: there is none that continues where we
@@ -126,6 +126,17 @@ struct wal_state {
     struct wal_pos writing;
     int64_t ask_at; /* how far the server is */
 
+    /* a table with state columns */
+    bool rows;
+    unsigned char *done; /* of ordinals behind `settled`: settled out of turn */
+    size_t done_cap;
+    struct wal_pos reached; /* of `settled` */
+    bool check_all, verify; /* what the next connection finds is looked up; this batch is */
+    uint64_t check_lsn;     /* commits below it are looked up: they may be settled */
+    PGresult *sweep;        /* ids that waited, and the WAL's end behind that look */
+    int sweep_row;
+    uint64_t sweep_lsn;
+
     /* phase TABLE */
     enum wal_making making;
     uint64_t slot_lsn, rounds; /* of the slot; looks at the table that began before it */
@@ -193,6 +204,24 @@ enum ob_status ob_pg_wal_read(struct ob_source *s, size_t max, size_t max_bytes,
 bool ob_pg_wal_at(const struct wal_state *w, uint64_t ref, struct wal_pos *out);
 void ob_pg_wal_settled(struct wal_state *w, uint64_t ref);
 enum ob_status ob_pg_wal_recorded(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+
+/* Events that did not come through the stream have their place behind all that was read. */
+bool ob_pg_wal_ring_note(struct wal_state *w, uint64_t first, uint64_t last) OB_MUST_CHECK;
+
+/* wal_rows.c */
+void ob_pg_wal_rows_settled(struct ob_source *s, const struct ob_settle *settle);
+/* Of the events just read those that wait stay, and count as taken. */
+enum ob_status ob_pg_wal_rows_keep(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Notes what waits. */
+enum ob_status ob_pg_wal_rows_look(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* What was noted, and still waits now that the stream is read behind it. OB_AGAIN: nothing. */
+enum ob_status ob_pg_wal_rows_sweep(struct ob_source *s, size_t max, struct ob_batch **out,
+                                    struct ob_err *err) OB_MUST_CHECK;
+bool ob_pg_wal_rows_caught_up(const struct ob_source *s);
+uint64_t ob_pg_wal_rows_passes(const struct ob_source *s);
+bool ob_pg_wal_rows_at_rest(struct ob_source *s);
+void ob_pg_wal_rows_clear(struct wal_state *w);
+void ob_pg_wal_rows_rewind(struct ob_source *s);
 
 /* wal_native.c: false with err->status OB_DOWN (no memory) or OB_FATAL (the table has changed). */
 enum ob_status ob_pg_wal_map_native(struct wal_table *t, const struct pgo_msg *relation,

@@ -117,7 +117,8 @@ enum ob_status ob_pg_wal_mapped(struct wal_state *w, const struct pgo_msg *row,
                                 struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
 {
     *ev = (struct ob_event){
-        .seq = w->row_lsn + w->row_no,
+        .seq = w->rows ? (uint64_t)ob_pg_wal_number(value(row, w->map_at[OB_MAP_ORDER]), 0)
+                       : w->row_lsn + w->row_no,
         .id = text(w, row, OB_MAP_ID),
         .type = text(w, row, OB_MAP_TYPE),
         .aggregate_type = text(w, row, OB_MAP_AGGREGATE_TYPE),
@@ -136,6 +137,10 @@ enum ob_status ob_pg_wal_mapped(struct wal_state *w, const struct pgo_msg *row,
                           ? time_us(value(row, w->map_at[OB_MAP_CREATED]))
                           : w->txn_time_us,
     };
+    int64_t attempts = ob_pg_wal_number(value(row, w->map_at[OB_MAP_ATTEMPTS]), 0);
+    int64_t most = ob_pg_wal_number(value(row, w->map_at[OB_MAP_MAX_ATTEMPTS]), 0);
+    ev->attempts = attempts > 0 ? (uint32_t)attempts : 0;
+    ev->max_attempts = most > 0 ? (uint32_t)most : 0;
     if (!payload(w, row, arena, ev) || !fill_cols(w, row, arena, ev))
         return ob_err_set(err, OB_DOWN, "no memory for an event");
     if (ev->id.n == 0) {

@@ -83,6 +83,13 @@ void ob_pg_wal_settled(struct wal_state *w, uint64_t ref)
     }
 }
 
+bool ob_pg_wal_ring_note(struct wal_state *w, uint64_t first, uint64_t last)
+{
+    return ring_add(
+        &w->ring,
+        (struct wal_txn){.first = first, .last = last, .lsn = w->read.lsn, .end_lsn = w->read.lsn});
+}
+
 /* A row of the transaction that is being read. False: no memory. */
 static bool count_row(struct wal_state *w)
 {
@@ -185,6 +192,7 @@ static enum ob_status add_event(struct ob_source *s, const struct pgo_msg *m, st
     if (st != OB_OK)
         return st;
     ev->ref = w->given;
+    w->verify = w->verify || w->txn_lsn < w->check_lsn;
     w->n_events++;
     return OB_OK;
 }
@@ -397,7 +405,7 @@ enum ob_status ob_pg_wal_read(struct ob_source *s, size_t max, size_t max_bytes,
             return got;
         if (got != OB_OK && got != OB_AGAIN)
             break;
-        st = drop_recorded(s, err);
+        st = w->rows ? ob_pg_wal_rows_keep(s, err) : drop_recorded(s, err);
     } while (st == OB_OK && w->n_events == 0 && got == OB_OK);
     if (st == OB_OK && w->n_events == 0 && got == OB_AGAIN)
         return OB_AGAIN;

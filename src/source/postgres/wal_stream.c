@@ -96,7 +96,7 @@ static void start_command(const struct ob_source *s, struct ob_buf *sql)
             ob_buf_char(sql, *p);
     }
     ob_buf_c(sql, "\"'");
-    if (PQserverVersion(w->repl.c) >= 140000 && !s->whole)
+    if (PQserverVersion(w->repl.c) >= 140000 && !s->whole && !w->map)
         ob_buf_c(sql, ", binary 'true'");
     if (s->conf->message_prefix[0])
         ob_buf_c(sql, ", messages 'true'");
@@ -135,6 +135,10 @@ static enum ob_status look_ahead(struct ob_source *s, struct ob_err *err)
         ob_pg_query(&s->sql, "select pg_current_wal_insert_lsn()", NULL, 0, true, &res, err);
     if (st == OB_OK)
         w->target = (uint64_t)ob_pg_i64(res, 0, 0);
+    if (st == OB_OK && w->check_all) {
+        w->check_lsn = w->target;
+        w->check_all = false;
+    }
     PQclear(res);
     return st;
 }

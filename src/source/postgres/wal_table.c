@@ -17,6 +17,8 @@
 static uint64_t looks(const struct ob_source *s)
 {
     const struct log_state *l = s->state;
+    if (wal_of(s)->rows)
+        return ob_pg_wal_rows_passes(s);
     return l ? l->rounds : 0;
 }
 
@@ -24,6 +26,8 @@ static bool caught_up(const struct ob_source *s)
 {
     const struct wal_state *w = wal_of(s);
     const struct log_state *l = s->state;
+    if (w->rows)
+        return ob_pg_wal_rows_caught_up(s);
     return !w->table_reader || (l && l->complete > w->rounds);
 }
 
@@ -150,7 +154,11 @@ static enum ob_status go_over(struct ob_source *s, struct ob_err *err)
     struct wal_state *w = wal_of(s);
     struct pg_cursor c = {0};
     struct snap *seen = NULL;
-    if (w->table_reader) {
+    if (w->rows) {
+        if (!ob_pg_wal_rows_at_rest(s))
+            return OB_AGAIN;
+        w->check_all = true;
+    } else if (w->table_reader) {
         const struct log_state *l = s->state;
         if (!w->table_reader->rest(s, &c))
             return OB_AGAIN; /* what was read is not settled yet */
@@ -162,12 +170,12 @@ static enum ob_status go_over(struct ob_source *s, struct ob_err *err)
         ob_pg_snap_unref(seen);
         return st;
     }
-    if (w->table_reader)
+    if (w->table_reader && !w->rows)
         w->table_reader->stop(s);
     ob_pg_snap_unref(w->seen);
     w->seen = seen;
     w->seen_xmax = seen ? parse_xmax(seen->text) : 0;
-    w->durable = w->read = (struct wal_pos){w->slot_lsn, 0};
+    w->durable = w->read = w->reached = (struct wal_pos){w->slot_lsn, 0};
     w->phase = WAL_STREAM;
     w->making = SLOT_NONE;
     w->switching = false;

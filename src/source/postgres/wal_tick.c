@@ -93,7 +93,9 @@ static enum ob_status take_anchor(struct wal_state *w, const PGresult *res, stru
 {
     if (!ob_pgo_lsn_parse(PQgetvalue(res, 0, 2), &w->verified))
         w->verified = 0;
-    if (w->anchor_snap || !w->table_reader)
+    if (w->sweep && w->sweep_lsn == 0)
+        w->sweep_lsn = w->verified;
+    if (w->anchor_snap || !w->table_reader || w->rows)
         return OB_OK;
     w->anchor_snap = ob_pg_snap_new(PQgetvalue(res, 0, 0));
     if (!w->anchor_snap)
@@ -110,9 +112,12 @@ enum ob_status ob_pg_wal_tick(struct ob_source *s, struct ob_err *err)
     if (w->phase != WAL_STREAM)
         return OB_OK;
     ob_pg_wal_report(s, true);
+    enum ob_status st = w->rows ? ob_pg_wal_rows_look(s, err) : OB_OK;
+    if (st != OB_OK)
+        return ob_pg_owned(s, &(struct ob_err){0}) == OB_OK ? st : OB_FENCED;
     const struct pg_param p[] = {PG_TEXT(w->publication), PG_TEXT(ob_pg_wal_table_name(s)),
                                  PG_TEXT(w->slot)};
-    enum ob_status st = ob_pg_query(
+    st = ob_pg_query(
         &s->sql,
         "select pg_current_snapshot()::text, (select case when is_called then last_value else 0 "
         "end from outbox.event_seq_seq), pg_current_wal_insert_lsn()::text, "
@@ -125,7 +130,9 @@ enum ob_status ob_pg_wal_tick(struct ob_source *s, struct ob_err *err)
     struct found f = {.mark = PQgetisnull(res, 0, 4) ? NULL : PQgetvalue(res, 0, 4),
                       .status = PQgetisnull(res, 0, 5) ? NULL : PQgetvalue(res, 0, 5),
                       .retained = strtoll(PQgetvalue(res, 0, 6), NULL, 10)};
-    w->wait_visible = s->conf->wait_visible == PG_WAIT_ON ||
+    /* Rows that SQL does not show cannot be marked. */
+    w->wait_visible = (w->rows && s->conf->wait_visible != PG_WAIT_OFF) ||
+                      s->conf->wait_visible == PG_WAIT_ON ||
                       (s->conf->wait_visible == PG_WAIT_AUTO && PQgetvalue(res, 0, 3)[0] == 't');
     st = judge(s, &f, err);
     if (st == OB_OK)
