@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SEEDS ?= 1-1000000
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo test lint format docs sim bench bench-postgres scenario fuzz install clean
+.PHONY: help build demo test lint format docs sim bench bench-postgres scenario fuzz services services-stop install clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,12 @@ scenario: build ## ten minutes of faults in each mode: MODE=log|wal|rows SCENARI
 fuzz: ## fuzz YAML, templates and JSON for FUZZ_SECONDS (60) each
 	@tools/deps build test fuzz
 	@tools/fuzz $(or $(FUZZ_SECONDS),60)
+
+services: ## start PostgreSQL, NATS, RabbitMQ and Kafka, as far as they can be had; prints addresses
+	@tests/services/all start $(BUILD)/services
+
+services-stop: ## stop them
+	@tests/services/all stop $(BUILD)/services
 
 install: build ## install program, library and headers under PREFIX (DESTDIR is heeded)
 	@meson configure $(BUILD) -Dprefix=$(PREFIX)

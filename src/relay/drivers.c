@@ -15,6 +15,10 @@ extern const struct ob_source_driver ob_source_postgres;
 extern const struct ob_sink_driver ob_sink_kafka;
 #endif
 
+#if OB_HAVE_NATS
+extern const struct ob_sink_driver ob_sink_nats;
+#endif
+
 const struct ob_source_driver *const ob_source_drivers[] = {
 #if OB_HAVE_SQLITE
     &ob_source_sqlite,
@@ -31,6 +35,9 @@ const struct ob_sink_driver *const ob_sink_drivers[] = {
     &ob_sink_null,
 #if OB_HAVE_KAFKA
     &ob_sink_kafka,
+#endif
+#if OB_HAVE_NATS
+    &ob_sink_nats,
 #endif
     NULL,
 };
@@ -51,6 +58,10 @@ const struct ob_driver_absent ob_sink_absent[] = {
 #if !OB_HAVE_KAFKA
     {"kafka", "it was built without Kafka; install librdkafka's development files and build with "
               "-Dkafka=enabled"},
+#endif
+#if !OB_HAVE_NATS
+    {"nats", "it was built without NATS; install the development files of cnats and build with "
+             "-Dnats=enabled"},
 #endif
     {NULL, NULL},
 };

@@ -73,3 +73,33 @@ def own_kafka():
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def nats():
+    """A NATS server with JetStream for all tests of the run."""
+    server = services.Nats(conf=["max_payload: 1MB"])
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def own_nats():
+    """Starts further servers, e.g. own_nats("--mtls", nodes=3)."""
+    servers = []
+
+    def start(*options, **kw):
+        servers.append(services.Nats(*options, **kw))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def rabbit():
+    """A RabbitMQ server for all tests of the run."""
+    server = services.Rabbit("--tls")
+    yield server
+    server.close()

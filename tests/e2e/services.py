@@ -11,6 +11,9 @@ import subprocess
 import pytest
 
 from helpers import ROOT, SLOW, wait_until
+import natsraw
+
+from helpers import ROOT, SLOW
 
 SCRIPTS = ROOT / "tests" / "services"
 
@@ -299,3 +302,126 @@ class Kafka:
 
     def close(self):
         subprocess.run([str(SCRIPTS / "kafka"), "stop", self.dir, "--kill"], check=False, capture_output=True)
+
+
+class Nats:
+    """A server with JetStream, or a cluster of three. Looked at by natsraw, which is not the library of
+    the sink."""
+
+    def __init__(self, *options, conf=(), nodes=1):
+        args = ["start", "--nodes", nodes, "--while", os.getpid(), *options]
+        for line in conf:
+            args += ["--conf", line]
+        self.env = call("nats", *args)
+        self.dir, self.url, self.streams = self.env["NATS_DIR"], self.env["NATS_URL"], 0
+
+    @property
+    def ports(self):
+        return [int(p) for p in self.env["NATS_PORTS"].split(",")]
+
+    @property
+    def pids(self):
+        return [int(p) for p in self.env["NATS_PIDS"].split(",")]
+
+    def client(self, node=0, **kw):
+        return natsraw.Client(self.ports[node], tls=self.env.get("NATS_TLS"), **kw)
+
+    def stream(self, name=None, *subjects, **config):
+        """A new stream S<n> of the subjects S<n>.>, or as told; its name."""
+        self.streams += 1
+        name = name or f"S{os.getpid()}_{self.streams}"
+        with self.client() as c:
+            c.stream(name, *subjects, **config)
+        return name
+
+    def read(self, stream, node=0):
+        with self.client(node) as c:
+            return c.read(stream)
+
+    def stop(self, node=0, kill=False):
+        """One node (from 1) or all."""
+        args = ["stop", self.dir, "--keep", *(["--kill"] if kill else [])]
+        call("nats", *args, *(["--node", node] if node else []))
+
+    def start(self, conf=()):
+        args = ["start", "--dir", self.dir]
+        for line in conf:
+            args += ["--conf", line]
+        self.env = call("nats", *args)
+
+    def close(self):
+        subprocess.run([str(SCRIPTS / "nats"), "stop", self.dir, "--kill"], check=False, capture_output=True)
+
+
+class Rabbit:
+    """A RabbitMQ server. Looked at by pika."""
+
+    def __init__(self, *options, conf=()):
+        self.pika = pytest.importorskip("pika", reason="skipped: there is no python3-pika")
+        args = ["start", "--while", os.getpid(), *options]
+        for line in conf:
+            args += ["--conf", line]
+        self.env = call("rabbitmq", *args, timeout=240)
+        self.dir, self.url, self.names = self.env["RABBITMQ_DIR"], self.env["RABBITMQ_URL"], 0
+
+    @property
+    def port(self):
+        return int(self.env["RABBITMQ_PORT"])
+
+    @property
+    def pid(self):
+        return int(self.env["RABBITMQ_PID"])
+
+    def connect(self):
+        return self.pika.BlockingConnection(self.pika.URLParameters(self.url + "?blocked_connection_timeout=60"))
+
+    def name(self, prefix):
+        self.names += 1
+        return f"{prefix}{os.getpid()}.{self.names}"
+
+    def exchange(self, *bindings, queue=None, arguments=None, kind="topic"):
+        """A new durable exchange with one durable queue bound by these keys; (exchange, queue)."""
+        exchange = self.name("ex")
+        queue = queue or self.name("q")
+        c = self.connect()
+        ch = c.channel()
+        ch.exchange_declare(exchange, kind, durable=True)
+        ch.queue_declare(queue, durable=True, arguments=arguments)
+        for key in bindings or ("#",):
+            ch.queue_bind(queue, exchange, key)
+        c.close()
+        return exchange, queue
+
+    def read(self, queue, keep=False):
+        """All messages that are in a queue now, as (method, properties, body); they are taken."""
+        c = self.connect()
+        ch = c.channel()
+        got = []
+        while True:
+            method, properties, body = ch.basic_get(queue, auto_ack=not keep)
+            if method is None:
+                break
+            got.append((method, properties, body))
+        c.close()
+        return got
+
+    def depth(self, queue):
+        c = self.connect()
+        n = c.channel().queue_declare(queue, passive=True).method.message_count
+        c.close()
+        return n
+
+    def ctl(self, *args):
+        return call("rabbitmq", "ctl", self.dir, *args)
+
+    def alarm(self, on):
+        call("rabbitmq", "alarm", self.dir, "on" if on else "off")
+
+    def stop(self, kill=False):
+        call("rabbitmq", "stop", self.dir, "--keep", *(["--kill"] if kill else []))
+
+    def start(self):
+        self.env = call("rabbitmq", "start", "--dir", self.dir, timeout=240)
+
+    def close(self):
+        subprocess.run([str(SCRIPTS / "rabbitmq"), "stop", self.dir, "--kill"], check=False, capture_output=True)

@@ -380,16 +380,11 @@ static void parse(struct readback *r, size_t n)
     }
 }
 
-/* Starts the reader with these files; *pid is to be waited for. Returns where it writes. */
-static int start_reader(char **files, size_t n, pid_t *pid)
+/* Starts a command; *pid is to be waited for. Returns where it writes. */
+static int start_reader(char *const *argv, pid_t *pid)
 {
-    char **argv = calloc(n + 3, sizeof(*argv));
     int ends[2];
-    assert_true(argv && pipe2(ends, O_CLOEXEC) == 0);
-    argv[0] = "/usr/bin/python3";
-    argv[1] = READ_LINES;
-    for (size_t i = 0; i < n; i++)
-        argv[i + 2] = files[i];
+    assert_true(pipe2(ends, O_CLOEXEC) == 0);
     *pid = fork();
     assert_true(*pid >= 0);
     if (*pid == 0) {
@@ -399,34 +394,56 @@ static int start_reader(char **files, size_t n, pid_t *pid)
         _exit(127);
     }
     close(ends[1]);
-    free(argv);
     return ends[0];
 }
 
-static void readback_run(struct readback *r, char **files, size_t n_files)
+char *run_command(char *const *argv, size_t *size, int *code)
 {
-    *r = (struct readback){0};
     pid_t pid;
-    int fd = start_reader(files, n_files, &pid), status;
+    char *text = NULL;
+    int fd = start_reader(argv, &pid), status;
     size_t n = 0, cap = 0;
     for (ssize_t got = 1; got > 0; n += (size_t)got) {
         if (cap - n < 65536) {
             cap = cap * 2 + 131072;
-            r->text = realloc(r->text, cap);
-            assert_non_null(r->text);
+            text = realloc(text, cap);
+            assert_non_null(text);
         }
-        got = read(fd, r->text + n, cap - n - 1);
+        got = read(fd, text + n, cap - n - 1);
         assert_true(got >= 0);
     }
     close(fd);
-    r->text[n] = '\0';
+    text[n] = '\0';
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    if (status != 0) {
+    *size = n;
+    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return text;
+}
+
+void readback_command(struct readback *r, char *const *argv)
+{
+    *r = (struct readback){0};
+    size_t n;
+    int code;
+    r->text = run_command(argv, &n, &code);
+    if (code != 0) {
         const char *tail = n > 400 ? r->text + n - 400 : r->text;
         snprintf(r->why, sizeof(r->why), "%s", n ? tail : "the reader did not run");
         return;
     }
     parse(r, n);
+}
+
+static void readback_run(struct readback *r, char **files, size_t n)
+{
+    char **argv = calloc(n + 3, sizeof(*argv));
+    assert_non_null(argv);
+    argv[0] = "/usr/bin/python3";
+    argv[1] = READ_LINES;
+    for (size_t i = 0; i < n; i++)
+        argv[i + 2] = files[i];
+    readback_command(r, argv);
+    free(argv);
 }
 
 void readback_file(struct readback *r, const char *path)
@@ -523,7 +540,8 @@ void readback_holds(const struct readback *r, const struct watched *w)
         line[i] = found;
         const struct got *g = &r->got[found];
         same("topic", g->topic, t->m->msg.topic);
-        same("key", g->key, t->m->msg.key);
+        if (!r->no_key)
+            same("key", g->key, t->m->msg.key);
         same("value", g->value, t->m->msg.value_null ? OB_STR("") : t->m->msg.value);
     }
     for (size_t i = 0; i < w->n_tokens; i++) {

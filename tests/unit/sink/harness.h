@@ -103,7 +103,13 @@ struct readback {
     struct got *got;
     size_t n;
     char why[512]; /* not empty: the reader refused the file */
+    bool no_key;   /* this broker carries no key */
 };
+
+/* Runs a command to its end: its output and its exit code. The caller frees. */
+char *run_command(char *const *argv, size_t *size, int *code);
+/* What a command prints in the words of read_lines.py. */
+void readback_command(struct readback *r, char *const *argv);
 
 /* Reads all files of the folder in the order of their names, the path itself last. */
 void readback_place(struct readback *r, const struct place *p);

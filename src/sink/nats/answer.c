@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* answer - what the server's answer to a publish means for the event. */
+#include "core/jscan.h"
+#include "sink/nats/nats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Server codes (err_code of the error object). What a person or time can change is blocked and
+ * costs the event nothing; only what lies in the message itself rejects it. */
+static const struct {
+    int code;
+    enum ob_verdict verdict;
+} codes[] = {
+    {10002, OB_V_BLOCKED},  /* account's resources exceeded */
+    {10003, OB_V_BLOCKED},  /* bad request of the cluster: no leader yet */
+    {10008, OB_V_BLOCKED},  /* cluster not available */
+    {10009, OB_V_BLOCKED},  /* the stream's cluster has no peers */
+    {10023, OB_V_BLOCKED},  /* insufficient resources */
+    {10028, OB_V_BLOCKED},  /* memory resources exceeded */
+    {10035, OB_V_BLOCKED},  /* not enabled for this account */
+    {10039, OB_V_BLOCKED},  /* not enabled for the account */
+    {10047, OB_V_BLOCKED},  /* storage resources exceeded */
+    {10053, OB_V_REJECT},   /* the headers are larger than 64 KiB */
+    {10054, OB_V_REJECT},   /* larger than the stream's max_msg_size */
+    {10059, OB_V_BLOCKED},  /* stream not found */
+    {10060, OB_V_BLOCKED},  /* the subject belongs to another stream than expected */
+    {10070, OB_V_RETURNED}, /* wrong last message id: the chain, not the event */
+    {10071, OB_V_RETURNED}, /* wrong last sequence: likewise */
+    {10074, OB_V_BLOCKED},  /* replicas not possible now */
+    {10076, OB_V_BLOCKED},  /* JetStream not enabled */
+    {10077, OB_V_BLOCKED},  /* not stored: maximum of messages or bytes, or the disk */
+    {10109, OB_V_BLOCKED},  /* sealed */
+};
+
+enum ob_verdict ob_nats_code_verdict(int err_code, int http_code)
+{
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        if (codes[i].code == err_code)
+            return codes[i].verdict;
+    return http_code == 503 ? OB_V_BLOCKED : OB_V_RETRY;
+}
+
+static int number_at(struct ob_str json, struct ob_str pointer)
+{
+    struct ob_str raw;
+    enum ob_jtype type;
+    struct ob_err err;
+    char text[16];
+    if (ob_json_pointer(json, pointer, &raw, &type, &err) != OB_OK || type != OB_J_NUMBER ||
+        raw.n >= sizeof(text))
+        return 0;
+    memcpy(text, raw.p, raw.n);
+    text[raw.n] = '\0';
+    return (int)strtol(text, NULL, 10);
+}
+
+static bool has(struct ob_str json, struct ob_str pointer, enum ob_jtype want)
+{
+    struct ob_str raw;
+    enum ob_jtype type;
+    struct ob_err err;
+    return ob_json_pointer(json, pointer, &raw, &type, &err) == OB_OK && type == want;
+}
+
+enum ob_verdict ob_nats_answer(const char *data, size_t n, bool no_responders, int *code,
+                               char why[256])
+{
+    struct ob_str json = {data, n}, raw;
+    enum ob_jtype type;
+    struct ob_err err;
+    *code = 0;
+    why[0] = '\0';
+    if (no_responders) {
+        snprintf(why, 256, "no responders: no stream takes this subject");
+        return OB_V_BLOCKED;
+    }
+    if (ob_json_pointer(json, OB_STR("/error"), &raw, &type, &err) == OB_OK &&
+        type == OB_J_OBJECT) {
+        struct ob_str error = raw, text = OB_STR("\"\"");
+        *code = number_at(error, OB_STR("/err_code"));
+        if (ob_json_pointer(error, OB_STR("/description"), &raw, &type, &err) == OB_OK)
+            text = raw;
+        snprintf(why, 256, "NATS %d: %.*s", *code, (int)(text.n < 200 ? text.n : 200), text.p);
+        return ob_nats_code_verdict(*code, number_at(error, OB_STR("/code")));
+    }
+    /* duplicate: true is there too, and is success. */
+    if (has(json, OB_STR("/stream"), OB_J_STRING) && has(json, OB_STR("/seq"), OB_J_NUMBER))
+        return OB_V_DELIVERED;
+    snprintf(
+        why, 256,
+        "the answer is not of a stream: another program answers on this subject, and no stream "
+        "takes it");
+    return OB_V_BLOCKED;
+}

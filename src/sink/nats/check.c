@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check - whether the servers, JetStream and the streams are as the sink needs them. */
+#include "sink/nats/nats.h"
+
+#include <stdio.h>
+
+#define WAIT_MS 5000
+#define MAX_STREAMS 256
+
+struct looking {
+    const struct ob_sink_env *env;
+    const struct ob_sink_nats_conf *conf;
+    jsCtx *js;
+    jsOptions o;
+    const char *seen[MAX_STREAMS];
+    size_t n_seen;
+    bool bad;
+};
+
+static void tell(struct looking *l, bool ok, const char *what, const char *fix)
+{
+    l->bad = l->bad || !ok;
+    if (l->env->found)
+        l->env->found(l->env->found_user, ok, what, ok ? NULL : fix);
+}
+
+static void look_window(struct looking *l, const jsStreamConfig *c)
+{
+    char what[300], fix[200];
+    int64_t have = c->Duplicates / 1000000;
+    if (have >= l->conf->outage_ms)
+        return;
+    snprintf(what, sizeof(what),
+             "stream %s forgets message ids after %lld s; an outage of %lld s may leave duplicates",
+             c->Name, (long long)(have / 1000), (long long)(l->conf->outage_ms / 1000));
+    snprintf(fix, sizeof(fix),
+             "set its duplicate window to %llds or more, or `outage` to what you expect",
+             (long long)(l->conf->outage_ms / 1000));
+    tell(l, false, what, fix);
+}
+
+static void look_stream(struct looking *l, const char *name)
+{
+    char what[300];
+    jsStreamInfo *info = NULL;
+    jsErrCode code = 0;
+    for (size_t i = 0; i < l->n_seen; i++)
+        if (strcmp(l->seen[i], name) == 0)
+            return;
+    if (l->n_seen < MAX_STREAMS)
+        l->seen[l->n_seen++] = name;
+    natsStatus st = js_GetStreamInfo(&info, l->js, name, &l->o, &code);
+    if (st == NATS_NOT_FOUND) {
+        snprintf(what, sizeof(what), "stream %s: there is none", name);
+        tell(l, l->conf->declare == OB_NATS_DECLARE_CREATE, what,
+             "make it, or declare it in `streams` with `declare: create`");
+        return;
+    }
+    if (st != NATS_OK) {
+        snprintf(what, sizeof(what), "stream %s cannot be looked at: %s", name,
+                 nats_GetLastError(NULL));
+        tell(l, false, what, "let the user publish to $JS.API.STREAM.INFO.>");
+        return;
+    }
+    const jsStreamConfig *c = info->Config;
+    snprintf(what, sizeof(what), "stream %s is there: %d subject%s, %lld replica%s, %s", name,
+             c->SubjectsLen, c->SubjectsLen == 1 ? "" : "s", (long long)c->Replicas,
+             c->Replicas == 1 ? "" : "s", c->Storage == js_MemoryStorage ? "memory" : "file");
+    tell(l, true, what, NULL);
+    look_window(l, c);
+    if (c->MaxMsgSize > 0 && l->conf->max_payload > c->MaxMsgSize) {
+        snprintf(what, sizeof(what), "stream %s takes messages up to %d bytes, max_payload is %lld",
+                 name, (int)c->MaxMsgSize, (long long)l->conf->max_payload);
+        tell(l, false, what, "lower max_payload or raise the stream's max_msg_size");
+    }
+    jsStreamInfo_Destroy(info);
+}
+
+/* A topic that routes name must be taken by some stream. */
+static void look_topic(struct looking *l, const char *topic)
+{
+    char what[300];
+    jsStreamNamesList *names = NULL;
+    jsErrCode code = 0;
+    jsOptions o = l->o;
+    o.Stream.Info.SubjectsFilter = NULL;
+    if (js_StreamNames(&names, l->js, &o, &code) != NATS_OK)
+        return;
+    bool taken = false;
+    for (int i = 0; names && i < names->Count && !taken; i++) {
+        jsStreamInfo *info = NULL;
+        if (js_GetStreamInfo(&info, l->js, names->List[i], &l->o, &code) != NATS_OK)
+            continue;
+        for (int k = 0; k < info->Config->SubjectsLen && !taken; k++)
+            taken = ob_nats_subject_match(info->Config->Subjects[k], ob_str_c(topic));
+        if (taken)
+            look_window(l, info->Config);
+        jsStreamInfo_Destroy(info);
+    }
+    jsStreamNamesList_Destroy(names);
+    snprintf(what, sizeof(what),
+             taken ? "subject %s is taken by a stream" : "no stream takes subject %s", topic);
+    tell(l, taken, what, "add the subject to a stream: its events would wait");
+}
+
+static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err *err)
+{
+    char what[200];
+    jsAccountInfo *account = NULL;
+    jsErrCode code = 0;
+    struct nats_streams declared = {0};
+    char url[256] = "";
+    natsConnection_GetConnectedUrl(nc, url, sizeof(url));
+    snprintf(what, sizeof(what), "connected; a message may have up to %lld bytes",
+             (long long)natsConnection_GetMaxPayload(nc));
+    tell(l, true, what, NULL);
+    if (l->conf->max_payload > natsConnection_GetMaxPayload(nc))
+        tell(l, false, "max_payload is larger than the server's",
+             "lower it: such messages would be rejected");
+    jsOptions_Init(&l->o);
+    l->o.Wait = WAIT_MS;
+    natsStatus st = natsConnection_JetStream(&l->js, nc, &l->o);
+    if (st == NATS_OK)
+        st = js_GetAccountInfo(&account, l->js, &l->o, &code);
+    if (st != NATS_OK) {
+        snprintf(what, sizeof(what), "JetStream cannot be used: %s", nats_GetLastError(NULL));
+        tell(l, false, what,
+             "enable JetStream for this account and let the user publish to $JS.API.>");
+        jsCtx_Destroy(l->js);
+        return OB_OK;
+    }
+    jsAccountInfo_Destroy(account);
+    enum ob_status rc = ob_nats_streams_load(l->conf, &declared, err);
+    for (size_t i = 0; i < declared.n; i++)
+        look_stream(l, declared.list[i].name);
+    if (rc == OB_OK && declared.n > 0 && l->conf->declare != OB_NATS_DECLARE_OFF) {
+        struct ob_err why = {.text = ""};
+        if (ob_nats_streams_declare(&declared, nc, false, NULL, &why) == OB_RETRY)
+            tell(l, false, why.text, "change the stream, or what is declared");
+    }
+    for (size_t i = 0; i < l->conf->stream_prefixes.n; i++)
+        look_stream(l, l->conf->stream_prefixes.values[i]);
+    for (size_t i = 0; i < l->env->n_topics; i++)
+        look_topic(l, l->env->topics[i]);
+    ob_nats_streams_clear(&declared);
+    jsCtx_Destroy(l->js);
+    return rc;
+}
+
+enum ob_status ob_nats_check(const struct ob_sink_env *env, const void *conf, struct ob_err *err)
+{
+    struct looking l = {.env = env, .conf = conf};
+    natsOptions *o = NULL;
+    natsConnection *nc = NULL;
+    enum ob_status st = ob_nats_options(conf, &o, err);
+    if (st != OB_OK)
+        return st;
+    natsStatus ns = natsConnection_Connect(&nc, o);
+    natsOptions_Destroy(o);
+    if (ns != NATS_OK)
+        return ob_err_set(err, OB_DOWN, "cannot connect to NATS: %s: %s", natsStatus_GetText(ns),
+                          nats_GetLastError(NULL));
+    st = look(&l, nc, err);
+    natsConnection_Destroy(nc);
+    return st;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* publish - one message to its subject: what NATS can carry, its headers, its own inbox. */
+#include "sink/nats/nats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MAX_SUBJECT 4000 /* the server's protocol line has 4096 bytes */
+#define MAX_HEADERS 65535
+
+static bool reject(struct ob_sink *s, uint64_t ticket, const char *why)
+{
+    ob_pump_done(s->pump, ticket, OB_V_REJECT, why);
+    return false;
+}
+
+/* Tokens between dots, none empty, no wildcard, nothing that ends the protocol's word. */
+static bool subject_fits(struct ob_str t)
+{
+    bool start = true;
+    if (t.n == 0 || t.n > MAX_SUBJECT)
+        return false;
+    for (size_t i = 0; i < t.n; i++) {
+        unsigned char c = (unsigned char)t.p[i];
+        bool last = i + 1 == t.n || t.p[i + 1] == '.';
+        if (c <= ' ' || c == 0x7f || (c == '.' && (start || i + 1 == t.n)) ||
+            ((c == '*' || c == '>') && start && last))
+            return false;
+        start = c == '.';
+    }
+    return true;
+}
+
+static bool name_fits(struct ob_str t)
+{
+    for (size_t i = 0; i < t.n; i++)
+        if ((unsigned char)t.p[i] <= ' ' || (unsigned char)t.p[i] >= 0x7f || t.p[i] == ':')
+            return false;
+    return t.n > 0;
+}
+
+/* Spaces at its ends would be lost on the way. */
+static bool value_fits(struct ob_str t)
+{
+    for (size_t i = 0; i < t.n; i++)
+        if (t.p[i] == '\r' || t.p[i] == '\n' || t.p[i] == '\0')
+            return false;
+    return t.n == 0 || (!strchr(" \t", t.p[0]) && !strchr(" \t", t.p[t.n - 1]));
+}
+
+struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct ob_msg *m)
+{
+    struct ob_str best = m->stream;
+    size_t longest = 0;
+    for (size_t i = 0; m->stream.n == 0 && i < c->stream_prefixes.n; i++) {
+        struct ob_str p = ob_str_c(c->stream_prefixes.keys[i]);
+        bool fits = m->topic.n >= p.n && memcmp(m->topic.p, p.p, p.n) == 0 &&
+                    (m->topic.n == p.n || m->topic.p[p.n] == '.');
+        if (fits && p.n >= longest) {
+            longest = p.n;
+            best = ob_str_c(c->stream_prefixes.values[i]);
+        }
+    }
+    return best;
+}
+
+/* NUL-terminated in s->text; an offset, because the buffer may move. */
+static size_t text_put(struct ob_sink *s, struct ob_str t)
+{
+    size_t at = s->text.n;
+    ob_buf_str(&s->text, t);
+    ob_buf_char(&s->text, '\0');
+    return at;
+}
+
+static natsStatus header(struct ob_sink *s, natsMsg *out, struct ob_str name, struct ob_str value)
+{
+    size_t n = text_put(s, name), v = text_put(s, value);
+    if (s->text.failed)
+        return NATS_NO_MEMORY;
+    return natsMsgHeader_Add(out, s->text.p + n, s->text.p + v);
+}
+
+static bool wants_content_type(const struct ob_sink_nats_conf *c, const struct ob_msg *m)
+{
+    bool event = false;
+    for (size_t i = 0; i < m->n_headers; i++)
+        event = event || (m->headers[i].name.n > 3 && memcmp(m->headers[i].name.p, "ce", 2) == 0 &&
+                          strchr("-_", m->headers[i].name.p[2]));
+    return m->content_type.n > 0 && c->content_type_header != OB_NATS_CT_NEVER &&
+           (c->content_type_header == OB_NATS_CT_ALWAYS || event);
+}
+
+static bool message_fits(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m)
+{
+    char why[200];
+    size_t headers = 64 + m->id.n;
+    if (!subject_fits(m->topic))
+        return reject(s, ticket,
+                      "its topic cannot be a NATS subject: words between single dots, "
+                      "no spaces, no wildcards, at most 4000 bytes");
+    for (size_t i = 0; i < m->n_headers; i++) {
+        headers += m->headers[i].name.n + m->headers[i].value.n + 4;
+        if (!name_fits(m->headers[i].name) || !value_fits(m->headers[i].value))
+            return reject(s, ticket,
+                          "a header cannot be carried by NATS: its name has a space, a "
+                          "colon or a control character, or its value a line break");
+    }
+    if (!value_fits(m->id) || m->id.n == 0 || !value_fits(m->stream) ||
+        !value_fits(m->content_type))
+        return reject(s, ticket, "its id, stream or content type cannot be a NATS header");
+    if (headers > MAX_HEADERS)
+        return reject(s, ticket, "its headers are larger than the 64 KiB that JetStream takes");
+    headers += m->stream.n + m->content_type.n + 64;
+    int64_t max = s->session->max_payload, own = s->conf->max_payload;
+    max = own > 0 && (max <= 0 || own < max) ? own : max;
+    if (max > 0 && m->value.n + headers > (size_t)max && m->value.n > 0) {
+        snprintf(why, sizeof(why), "too large: %zu bytes with headers, max_payload is %lld",
+                 m->value.n + headers, (long long)max);
+        return reject(s, ticket, why);
+    }
+    return true;
+}
+
+static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m)
+{
+    natsStatus st = header(s, out, OB_STR("Nats-Msg-Id"), m->id);
+    struct ob_str stream = ob_nats_stream_of(s->conf, m);
+    if (st == NATS_OK && stream.n > 0)
+        st = header(s, out, OB_STR("Nats-Expected-Stream"), stream);
+    if (st == NATS_OK && wants_content_type(s->conf, m))
+        st = header(s, out, OB_STR("Content-Type"), m->content_type);
+    for (size_t i = 0; st == NATS_OK && i < m->n_headers; i++)
+        st = header(s, out, m->headers[i].name, m->headers[i].value);
+    return st;
+}
+
+enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
+                            struct ob_err *err)
+{
+    struct nats_session *x = s->session;
+    char reply[sizeof(x->inbox) + 20];
+    natsMsg *out = NULL;
+    if (atomic_load(&x->lost))
+        return ob_err_set(err, OB_DOWN, "the connection to NATS is lost");
+    if (!message_fits(s, ticket, m))
+        return OB_OK;
+    snprintf(reply, sizeof(reply), "%s%llx", x->inbox, (unsigned long long)ticket);
+    ob_buf_reset(&s->text);
+    size_t subject = text_put(s, m->topic);
+    natsStatus st = s->text.failed ? NATS_NO_MEMORY
+                                   : natsMsg_Create(&out, s->text.p + subject, reply, m->value.p,
+                                                    m->value_null ? 0 : (int)m->value.n);
+    if (st == NATS_OK)
+        st = fill(s, out, m);
+    if (st == NATS_OK)
+        st = natsConnection_PublishMsg(x->nc, out);
+    natsMsg_Destroy(out);
+    if (st == NATS_OK)
+        return OB_OK;
+    if (st == NATS_MAX_PAYLOAD) {
+        reject(s, ticket, "larger than the server's max_payload");
+        return OB_OK;
+    }
+    return ob_err_set(err, OB_DOWN, "publish to NATS: %s", natsStatus_GetText(st));
+}
