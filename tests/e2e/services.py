@@ -10,10 +10,8 @@ import subprocess
 
 import pytest
 
-from helpers import ROOT, SLOW, wait_until
 import natsraw
-
-from helpers import ROOT, SLOW
+from helpers import ROOT, SLOW, wait_until
 
 SCRIPTS = ROOT / "tests" / "services"
 
