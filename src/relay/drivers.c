@@ -14,7 +14,6 @@ extern const struct ob_source_driver ob_source_postgres;
 #if OB_HAVE_KAFKA
 extern const struct ob_sink_driver ob_sink_kafka;
 #endif
-
 #if OB_HAVE_NATS
 extern const struct ob_sink_driver ob_sink_nats;
 #endif
@@ -30,9 +29,7 @@ const struct ob_source_driver *const ob_source_drivers[] = {
 };
 
 const struct ob_sink_driver *const ob_sink_drivers[] = {
-    &ob_sink_file,
-    &ob_sink_stdout,
-    &ob_sink_null,
+    &ob_sink_file,  &ob_sink_stdout, &ob_sink_null,
 #if OB_HAVE_KAFKA
     &ob_sink_kafka,
 #endif
