@@ -67,7 +67,8 @@ CREATE TABLE outbox.part (
     hi bigint NOT NULL,              -- first number of the next
     closed_xid xid8,                 -- noted after the sequence passed hi: every writer of this partition has a lower one
     closed_at timestamptz,
-    emptied_at timestamptz           -- truncated; dropped later
+    emptied_at timestamptz,          -- truncated; detached and dropped later
+    detached_at timestamptz
 );
 
 -- One row per pipeline and shard. The settled set is: rows visible in snap with seq <= pos, and rows visible in

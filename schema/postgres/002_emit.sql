@@ -224,6 +224,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
     made uuid[];
     lock_key bigint;
+    step CONSTANT integer := 50000;
+    z integer;
     stamps boolean := coalesce(current_setting('outbox.context', true), '') <> '';
 BEGIN
     SELECT array_agg(coalesce(e.id, outbox.gen_id()) ORDER BY e.i) INTO made
@@ -248,17 +250,21 @@ BEGIN
         END LOOP;
     END IF;
     PERFORM pg_current_xact_id();
+    FOR a IN 1..coalesce(cardinality(made), 0) BY step LOOP -- no statement draws so many numbers that it runs past new partitions
+    z := a + step - 1;
     INSERT INTO outbox.event (id, type, aggregate_type, aggregate_id, key, tenant, topic, payload, payload_kind, headers, metadata,
         entity_version, schema_version, max_attempts)
     SELECT e.id, e.type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.key,
         coalesce(e.tenant, e.stamped ->> 'tenantId'), e.topic, e.payload, outbox.kind(e.kind, 'j'), e.headers, e.stamped,
         e.entity_version, e.schema_version, e.max_attempts
     FROM (SELECT u.*, CASE WHEN stamps THEN outbox.stamp(u.metadata) ELSE u.metadata END AS stamped
-          FROM unnest(made, types, aggregate_types, aggregate_ids, keys, tenants, topics, payloads, kinds, headers, metadata,
-                      entity_versions, schema_versions, max_attempts) WITH ORDINALITY
+          FROM unnest(made[a:z], types[a:z], aggregate_types[a:z], aggregate_ids[a:z], keys[a:z], tenants[a:z], topics[a:z],
+                      payloads[a:z], kinds[a:z], headers[a:z], metadata[a:z], entity_versions[a:z], schema_versions[a:z],
+                      max_attempts[a:z]) WITH ORDINALITY
           AS u(id, type, aggregate_type, aggregate_id, key, tenant, topic, payload, kind, headers, metadata, entity_version,
                schema_version, max_attempts, i)) AS e
     ORDER BY e.i;
+    END LOOP;
     RETURN coalesce(made, '{}');
 END
 $$;

@@ -16,22 +16,27 @@ BEGIN
     EXECUTE format('ALTER TABLE outbox.event ATTACH PARTITION outbox.%I FOR VALUES FROM (%s) TO (%s)', name, lo, hi);
     EXECUTE format('ALTER TABLE outbox.%I DROP CONSTRAINT bounds', name);
     INSERT INTO outbox.part (name, lo, hi) VALUES (name, lo, hi);
+    -- The default partition is ours until the commit. Is the new one still well ahead of the writers (outbox.next_part)?
+    IF (SELECT s.is_called AND s.last_value + (hi - lo) / 8 >= lo FROM outbox.event_seq_seq AS s) THEN
+        RAISE EXCEPTION 'outbox: the writers are too near' USING ERRCODE = 'check_violation';
+    END IF;
 END
 $$;
 
--- Does nothing but read: where the next partition starts, if one is due.
-CREATE FUNCTION outbox.next_part(OUT lo bigint, OUT hi bigint)
+-- Does nothing but read: where the next partition starts, if one is due. Never so near that a writer could reach it meanwhile: a
+-- statement that began before and has a number of the new partition finds neither that partition nor a place in the default one, and
+-- fails. So where the writers are close to the last partition's end, or past it, the next one starts well ahead of them, and the
+-- default partition takes what is between; further ahead still (distance) where that was not enough.
+CREATE FUNCTION outbox.next_part(distance bigint DEFAULT 1, OUT lo bigint, OUT hi bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     rows bigint := (SELECT greatest(1, m.value::bigint) FROM outbox.meta AS m WHERE m.name = 'partition_rows');
     ahead bigint := (SELECT greatest(1, m.value::bigint) FROM outbox.meta AS m WHERE m.name = 'partitions_ahead');
     last bigint := (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM outbox.event_seq_seq AS s);
-    top bigint := coalesce((SELECT max(p.hi) FROM outbox.part AS p), 1);
+    top bigint := coalesce((SELECT max(p.hi) FROM outbox.part AS p WHERE p.name <> 'event_default'), 1);
 BEGIN
-    IF last >= top THEN
-        -- The writers are past the last partition, their events stand in the default one. The next starts well ahead of them:
-        -- a number that is drawn already must not fall into it.
-        top := last + rows + 1;
+    IF last > 0 AND last + rows / 4 >= top THEN
+        top := last + distance * rows + 1;
     ELSIF top > last + 1 + ahead * rows THEN
         RETURN;
     END IF;
@@ -66,15 +71,110 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     WHERE d.seq >= lo AND d.seq < hi AND d.state = 'dead' AND d.event IS NULL AND e.seq = d.seq AND e.seq >= lo AND e.seq < hi
 $$;
 
--- One step of upkeep, called about every ten seconds by a relay; each is a transaction of its own. Gives what was done, or NULL.
--- A lock that is not there within 50 ms is tried again next time. The parent's own lock, which DROP needs and every writer
--- holds, is only ever taken when it is free: a waiting one would stop every writer behind it.
-CREATE FUNCTION outbox.maintain() RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET client_min_messages = warning AS $$
+-- A partition beyond the last one. The default partition is read once meanwhile, with nobody else in it: where it has more events
+-- than can be read in a moment, and those who write to it would wait, only a person says so (force).
+CREATE FUNCTION outbox.make_part(force boolean) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    last bigint;
     part record;
 BEGIN
+    FOR i IN 1..4 LOOP
+        SELECT n.lo, n.hi INTO part FROM outbox.next_part(1 << (2 * i - 2)) AS n WHERE n.lo IS NOT NULL;
+        IF NOT FOUND OR (NOT force AND pg_relation_size('outbox.event_default') > 8388608) THEN
+            RETURN NULL;
+        END IF;
+        BEGIN
+            PERFORM outbox.add_part(part.lo, part.hi);
+            RETURN format('made event_%s', part.lo);
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            PERFORM pg_sleep(0.01 * i);
+        WHEN check_violation THEN
+            NULL; -- the writers were faster
+        END;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
+-- Empties a partition that nobody needs any more. Everything that was asked before is asked again when nobody else is in it: an
+-- operator may have retried a dead event meanwhile, and the default partition may have got a row beyond what is known of it.
+CREATE FUNCTION outbox.empty_part() RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    part record;
+    more boolean;
+BEGIN
+    SELECT p.* INTO part FROM outbox.part AS p WHERE p.name = outbox.old_part();
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY outbox.%I IN ACCESS EXCLUSIVE MODE', part.name);
+    PERFORM outbox.keep_dead(part.lo, part.hi);
+    EXECUTE format('SELECT EXISTS (SELECT 1 FROM ONLY outbox.%I AS e WHERE e.seq < $1 OR e.seq >= $2)', part.name)
+        INTO more USING part.lo, part.hi;
+    IF more OR outbox.old_part() IS DISTINCT FROM part.name THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('TRUNCATE ONLY outbox.%I', part.name);
+    UPDATE outbox.part AS p SET emptied_at = clock_timestamp() WHERE p.name = part.name;
+    RETURN format('emptied %s', part.name);
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN NULL;
+END
+$$;
+
+-- Takes an empty partition out. This needs the parent's own lock, which every writer holds: it is only ever taken when it is free, a
+-- waiting one would stop every writer behind it. For the same reason the table is dropped in a transaction of its own: a commit
+-- that drops one waits for the disk, and this one need not.
+CREATE FUNCTION outbox.drop_part() RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    part record;
+BEGIN
+    SELECT p.* INTO part FROM outbox.part AS p WHERE p.detached_at IS NOT NULL ORDER BY p.lo LIMIT 1;
+    IF FOUND THEN
+        BEGIN
+            EXECUTE format('DROP TABLE IF EXISTS outbox.%I', part.name);
+            DELETE FROM outbox.part AS p WHERE p.name = part.name;
+            RETURN format('dropped %s', part.name);
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            RETURN NULL;
+        END;
+    END IF;
+    SELECT p.* INTO part FROM outbox.part AS p WHERE p.emptied_at IS NOT NULL AND p.name <> 'event_default' ORDER BY p.lo LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    FOR i IN 1..5 LOOP
+        BEGIN
+            EXECUTE format('LOCK TABLE ONLY outbox.event, ONLY outbox.event_default, ONLY outbox.%I IN ACCESS EXCLUSIVE MODE NOWAIT',
+                part.name);
+            EXECUTE format('ALTER TABLE outbox.event DETACH PARTITION outbox.%I', part.name);
+            UPDATE outbox.part AS p SET detached_at = clock_timestamp() WHERE p.name = part.name;
+            RETURN format('detached %s', part.name);
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            PERFORM pg_sleep(0.002 * i);
+        END;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
+-- One step of upkeep, called about every ten seconds by a relay; each is a transaction of its own. Gives what was done, or NULL.
+-- A lock that is not there within 50 ms is tried again next time.
+CREATE FUNCTION outbox.maintain(force boolean DEFAULT false) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
+SET client_min_messages = warning AS $$
+DECLARE
+    last bigint;
+    done text;
+BEGIN
+    -- What is said below of closed_xid holds only for a transaction that has no id yet.
+    IF pg_current_xact_id_if_assigned() IS NOT NULL OR current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'outbox: maintain() must be called by itself, not in a transaction that has written or keeps a snapshot'
+            USING ERRCODE = 'active_sql_transaction';
+    END IF;
     IF NOT pg_try_advisory_xact_lock(7305, 1) THEN
         RETURN NULL;
     END IF;
@@ -82,42 +182,10 @@ BEGIN
     SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO last FROM outbox.event_seq_seq AS s;
     UPDATE outbox.part AS p SET closed_xid = pg_current_xact_id(), closed_at = clock_timestamp()
         WHERE p.closed_xid IS NULL AND p.hi <= last;
-    SELECT n.lo, n.hi INTO part FROM outbox.next_part() AS n WHERE n.lo IS NOT NULL;
-    IF FOUND THEN
-        FOR i IN 1..4 LOOP
-            BEGIN
-                PERFORM outbox.add_part(part.lo, part.hi);
-                RETURN format('made event_%s', part.lo);
-            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-                PERFORM pg_sleep(0.01 * i);
-            END;
-        END LOOP;
-        RETURN NULL;
+    done := coalesce(outbox.make_part(force), outbox.empty_part(), outbox.drop_part());
+    IF done IS NOT NULL THEN
+        RETURN done;
     END IF;
-    SELECT p.* INTO part FROM outbox.part AS p WHERE p.name = outbox.old_part();
-    IF FOUND THEN
-        BEGIN
-            EXECUTE format('LOCK TABLE ONLY outbox.%I IN ACCESS EXCLUSIVE MODE', part.name);
-            PERFORM outbox.keep_dead(part.lo, part.hi);
-            EXECUTE format('TRUNCATE ONLY outbox.%I', part.name);
-            UPDATE outbox.part AS p SET emptied_at = clock_timestamp() WHERE p.name = part.name;
-            RETURN format('emptied %s', part.name);
-        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            RETURN NULL;
-        END;
-    END IF;
-    FOR part IN SELECT p.* FROM outbox.part AS p WHERE p.emptied_at IS NOT NULL AND p.name <> 'event_default' ORDER BY p.lo LIMIT 1 LOOP
-        FOR i IN 1..5 LOOP
-            BEGIN
-                LOCK TABLE ONLY outbox.event IN ACCESS EXCLUSIVE MODE NOWAIT;
-                EXECUTE format('DROP TABLE outbox.%I', part.name);
-                DELETE FROM outbox.part AS p WHERE p.name = part.name;
-                RETURN format('dropped %s', part.name);
-            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-                PERFORM pg_sleep(0.002 * i);
-            END;
-        END LOOP;
-    END LOOP;
     -- Events that came into the default partition are retired like those of any other.
     INSERT INTO outbox.part AS p (name, lo, hi) SELECT 'event_default', d.lo, d.hi FROM
         (SELECT (SELECT e.seq FROM ONLY outbox.event_default AS e ORDER BY e.seq LIMIT 1) AS lo,

@@ -24,7 +24,8 @@ static const char *const checks[] = {
     "format('GRANT outbox_relay TO %I;', current_user) "
     "from (values ('outbox.event', 'SELECT'), ('outbox.cursor', 'INSERT'), "
     "('outbox.cursor', 'UPDATE'), ('outbox.parked', 'INSERT'), ('outbox.dead', 'INSERT')) v(t, p)",
-    "select has_function_privilege('outbox.maintain()', 'EXECUTE'), 'may keep the partitions', "
+    "select has_function_privilege('outbox.maintain(boolean)', 'EXECUTE'), 'may keep the "
+    "partitions', "
     "format('GRANT outbox_relay TO %I;', current_user)",
     /* rows that we would not see */
     "select not bool_or(row_security_active(c.oid)), 'row-level security hides no row of "

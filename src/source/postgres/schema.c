@@ -35,11 +35,11 @@ enum ob_status ob_pg_schema_version(struct pg_conn *conn, unsigned *version, str
         return ob_err_set(err, OB_FATAL,
                           "the database has a schema named outbox that this program did not make; "
                           "rename it, or use another database");
-    if (v > (long)ob_pg_n_migrations)
+    if (v > (long)ob_pg_schema_newest())
         return ob_err_set(err, OB_FATAL,
                           "the outbox schema has version %ld, this program knows only %u: use the "
                           "newer program",
-                          v, ob_pg_n_migrations);
+                          v, ob_pg_schema_newest());
     *version = (unsigned)v;
     return OB_OK;
 }
@@ -52,10 +52,10 @@ enum ob_status ob_pg_schema_need(struct pg_conn *conn, struct ob_err *err)
         return st;
     if (version == 0)
         return ob_err_set(err, OB_FATAL, "the database has no schema outbox yet: " APPLY);
-    if (version < ob_pg_n_migrations)
+    if (version < ob_pg_schema_newest())
         return ob_err_set(err, OB_FATAL,
                           "the schema outbox has version %u, this program needs %u: " APPLY,
-                          version, ob_pg_n_migrations);
+                          version, ob_pg_schema_newest());
     return OB_OK;
 }
 
@@ -73,7 +73,7 @@ static enum ob_status apply(struct pg_conn *conn, unsigned from, struct ob_err *
     snprintf(sql, sizeof(sql),
              "insert into outbox.meta (name, value) values ('version', '%u') "
              "on conflict (name) do update set value = excluded.value",
-             ob_pg_n_migrations);
+             ob_pg_schema_newest());
     return ob_pg_exec(conn, sql, err);
 }
 
@@ -89,15 +89,15 @@ enum ob_status ob_pg_schema_migrate(struct pg_conn *conn, bool dry, struct ob_bu
                         err);
     if (st == OB_OK)
         st = ob_pg_schema_version(conn, &version, err);
-    for (unsigned i = version; out && st == OB_OK && i < ob_pg_n_migrations; i++)
+    for (unsigned i = version; out && st == OB_OK && i < ob_pg_schema_newest(); i++)
         ob_buf_printf(out, "%s\n", ob_pg_migration_names[i]);
-    if (st == OB_OK && !dry && version < ob_pg_n_migrations)
+    if (st == OB_OK && !dry && version < ob_pg_schema_newest())
         st = apply(conn, version, err);
     if (st == OB_OK && !dry)
         st = ob_pg_exec(conn, "commit", err);
     ob_pg_rollback(conn);
     if (st == OB_OK)
-        *changed = ob_pg_n_migrations - version;
+        *changed = ob_pg_schema_newest() - version;
     return st;
 }
 
@@ -109,5 +109,5 @@ void ob_pg_schema_print(struct ob_buf *out)
     ob_buf_printf(out,
                   "INSERT INTO outbox.meta (name, value) VALUES ('version', '%u')"
                   " ON CONFLICT (name) DO UPDATE SET value = excluded.value;\nCOMMIT;\n",
-                  ob_pg_n_migrations);
+                  ob_pg_schema_newest());
 }

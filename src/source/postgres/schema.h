@@ -6,9 +6,16 @@
 #include "core/buf.h"
 #include "source/postgres/conn.h"
 
-extern const char *const ob_pg_migrations[]; /* made from schema/postgres */
+/* Made from schema/postgres. The last one is no step but run behind all others whenever there was
+ * one: rights, of everything that is there. */
+extern const char *const ob_pg_migrations[];
 extern const char *const ob_pg_migration_names[];
 extern const unsigned ob_pg_n_migrations;
+/* The version that the newest schema has. */
+static inline unsigned ob_pg_schema_newest(void)
+{
+    return ob_pg_n_migrations - 1;
+}
 
 /* 0: there is none. OB_FATAL: a schema of that name is not ours, or newer than this program. */
 enum ob_status ob_pg_schema_version(struct pg_conn *conn, unsigned *version,

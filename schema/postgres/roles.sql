@@ -1,7 +1,7 @@
 -- Who may do what. outbox_writer: an application's role, it may emit and nothing else. outbox_relay: the relay's role.
 -- outbox_operator: looks at everything, pauses, retries and discards dead events. None can log in: grant them to those who do.
 -- Roles belong to the whole cluster, so they may be there already; who may not create roles does without them and calls
--- outbox.grant_to(...) for roles of his own. This is the last migration: it sees every function and table of the schema.
+-- outbox.grant_to(...) for roles of his own. This is no migration but run behind each: it sees every function and table.
 DO $$
 DECLARE
     name text;
@@ -19,7 +19,7 @@ END
 $$;
 
 -- What a table of another kind than the native one needs is granted by its own page of the documentation.
-CREATE FUNCTION outbox.grant_to(writer text, relay text, operator text DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.grant_to(writer text, relay text, operator text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     f record;
