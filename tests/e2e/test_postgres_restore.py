@@ -142,6 +142,32 @@ def test_a_promoted_stand_by(outbox, own_postgres):
     assert len(noise) <= 8, f"a storm: {noise}"
 
 
+@pytest.mark.slow
+def test_a_primary_that_becomes_read_only(outbox, own_postgres):
+    """Demoted without a restart: its sessions live on, but nothing can be recorded there. The connection string says nothing of
+    target_session_attrs: of several hosts the relay takes one that can be written to."""
+    primary = own_postgres()
+    db = primary.database()
+    config(outbox, db)
+    replica = standby_of(primary, own_postgres)
+    dsn = f"host=127.0.0.1,127.0.0.1 port={replica.port},{primary.port} user=postgres dbname={db.name}"
+    config(outbox, db, dsn=dsn, apply=False)
+    out = outbox.path("out/events.jsonl")
+    relay = outbox.start("run")
+    emit(db.connect().cursor(), "a", 1)
+    wait_until(lambda: numbers(out) == [1], 30, "the primary is found")
+    db.sql("alter system set default_transaction_read_only = on")
+    db.sql("select pg_reload_conf()")
+    wait_until(lambda: "read-only" in relay.err, 20, "noticed")
+    replica.tool("pg_ctl", "promote", "-w", "-D", f"{replica.dir}/data")
+    c = replica.connect(db.name)
+    emit(c.cursor(), "a", 2)
+    c.close()
+    wait_until(lambda: 2 in numbers(out), 30, "goes on with the other one")
+    assert relay.stop() == 0
+    assert relay.err.count("source.timeline") == 1
+
+
 class Both:
     """Stands for a database with two servers before a writer: whichever is primary."""
 

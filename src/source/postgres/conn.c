@@ -136,6 +136,7 @@ static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult *
     int64_t deadline = ob_clock_mono_ms(conn->clock) + conn->timeout_ms;
     PGresult *keep = NULL;
     enum ob_status st = OB_OK;
+    bool demoted = false;
     for (;;) {
         enum ob_status waited = ob_pg_wait(conn, deadline, err);
         if (waited != OB_OK) {
@@ -149,6 +150,7 @@ static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult *
         if (st == OB_OK && got != PGRES_TUPLES_OK && got != PGRES_COMMAND_OK &&
             got != PGRES_SINGLE_TUPLE)
             st = ob_pg_fail(conn, res, what, err);
+        demoted = demoted || strcmp(ob_pg_state(res), "25006") == 0;
         PQclear(keep);
         keep = res;
         if (got == PGRES_COPY_BOTH || got == PGRES_COPY_OUT || got == PGRES_COPY_IN)
@@ -158,6 +160,8 @@ static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult *
         *out = keep;
     else
         PQclear(keep);
+    if (demoted) /* read-only now: another host of the connection string may be the primary */
+        ob_pg_close(conn);
     return st;
 }
 

@@ -164,6 +164,7 @@ struct call {
     const char *dsn, *name;
     bool replication;
     const char *sslmode;                /* NULL: as the string says */
+    bool primary;                       /* only a host that can be written to */
     struct ob_buf host, hostaddr, port; /* what is left of the hosts, if left_only */
     bool left_only;
 };
@@ -187,6 +188,8 @@ static enum ob_status begin(struct pg_conn *conn, struct call *call, struct ob_e
         SET("replication", "database");
     if (call->sslmode)
         SET("sslmode", call->sslmode);
+    if (call->primary)
+        SET("target_session_attrs", "read-write");
     if (call->left_only) {
         SET("host", ob_buf_z(&call->host));
         SET("hostaddr", ob_buf_z(&call->hostaddr));
@@ -206,19 +209,20 @@ static enum ob_status begin(struct pg_conn *conn, struct call *call, struct ob_e
     return tried ? st : ob_err_set(err, OB_FATAL, "%s", err->text); /* it makes no sense */
 }
 
-/* libpq's own default goes on with anybody's certificate, or without TLS at all. */
-static enum ob_status secure(struct pg_conn *conn, struct call *call, struct ob_err *err)
+/* libpq's own defaults will not do: it goes on with anybody's certificate, or without TLS at all,
+ * and of several hosts it takes the first that answers, also one that cannot be written to. */
+static enum ob_status decide(struct pg_conn *conn, struct call *call, struct ob_err *err)
 {
     PQconninfoOption *info = PQconninfo(conn->c);
     const char *mode = value_of(info, "sslmode");
     bool undecided = strcmp(mode, "prefer") == 0 || strcmp(mode, "allow") == 0;
-    enum ob_status st = OB_OK;
-    if (info && undecided && !all_local(info)) {
+    if (info && undecided && !all_local(info))
         call->sslmode = "verify-full";
-        st = begin(conn, call, err);
-    }
+    call->primary =
+        (strchr(value_of(info, "host"), ',') || strchr(value_of(info, "hostaddr"), ',')) &&
+        strcmp(value_of(info, "target_session_attrs"), "any") == 0;
     PQconninfoFree(info);
-    return st;
+    return call->sslmode || call->primary ? begin(conn, call, err) : OB_OK;
 }
 
 const char *ob_pg_weak_tls(const struct pg_conn *conn)
@@ -337,7 +341,7 @@ static enum ob_status dial(struct pg_conn *conn, struct call *call, struct ob_er
 {
     enum ob_status st = begin(conn, call, err);
     if (st == OB_OK)
-        st = secure(conn, call, err);
+        st = decide(conn, call, err);
     if (st == OB_OK)
         st = poll_connect(conn, err);
     while (st == OB_AGAIN && rest_of_hosts(conn, call)) {

@@ -15,6 +15,7 @@
 #define PLACE PG_PLACE("$6", "$7", "$8", "$9", "$10")
 #define STALE_MS 10000
 #define MAINTAIN_MS 10000
+#define ADOPT_MS 3600000
 #define SHARDS_MAX 64
 
 void ob_pg_fence_note(struct ob_source *s, uint64_t xid)
@@ -151,6 +152,15 @@ static void unlock(struct ob_source *s, unsigned shard)
         ob_pg_close(&s->sql);
 }
 
+/* Locks are counted: one that was kept through a lost reader must not stay behind. */
+static void unlock_all(struct ob_source *s)
+{
+    struct ob_err ignored;
+    s->locked = s->joined = false;
+    if (s->sql.c && ob_pg_exec(&s->sql, "select pg_advisory_unlock_all()", &ignored) != OB_OK)
+        ob_pg_close(&s->sql);
+}
+
 static enum ob_status lock(struct ob_source *s, unsigned shard, struct ob_err *err)
 {
     char key[24];
@@ -265,7 +275,10 @@ static enum ob_status check_cluster(struct ob_source *s, struct ob_err *err)
         ob_log(s->log, OB_LOG_WARN, "source.restored",
                OB_KC("error", "the cursor is of another cluster: what it had not read is decided "
                               "by the old transaction ids, once"));
+        int64_t was = s->sql.timeout_ms;
+        s->sql.timeout_ms = ADOPT_MS; /* a big backlog takes its time; nobody is kept waiting */
         st = ob_pg_query(&s->sql, "select outbox.adopt($1, $2::oid)", q, 2, false, NULL, err);
+        s->sql.timeout_ms = was;
     } else if (s->timeline_changed) {
         ob_log(s->log, OB_LOG_WARN, "source.timeline", OB_KI("from", ob_pg_i64(res, 0, 4)),
                OB_KI("to", ob_pg_i64(res, 0, 5)));
@@ -339,6 +352,8 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
     if (s->owned && ob_pg_owned(s, err) == OB_OK)
         return OB_OK;
     enum ob_status st = connect_again(s, err);
+    if (st == OB_OK && s->locked)
+        unlock_all(s);
     if (st == OB_OK)
         st = old_shards(s, &old, err);
     if (st == OB_OK && (old == 0 || old == s->shards))
@@ -360,7 +375,7 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
             unlock(s, s->shard);
         return st;
     }
-    s->owned = true;
+    s->owned = s->locked = true;
     s->seen = false;
     s->share_at = 0;
     s->maintain_at = 0;
@@ -449,16 +464,16 @@ void ob_pg_disown(struct ob_source *s)
     struct ob_err ignored;
     bool was = s->owned;
     ob_pg_lost(s);
-    if (!was || !s->sql.c)
-        return;
     number(shard, s->shard);
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
-    if (ob_pg_query(
+    if (was && s->sql.c &&
+        ob_pg_query(
             &s->sql,
             "update outbox.cursor set state = 'stopped', in_flight = 0 where pipeline = $1 and "
             "shard = $2::int and epoch = $3::bigint",
             p, 3, false, NULL, &ignored) != OB_OK)
         ob_pg_close(&s->sql);
-    unlock(s, s->shard);
+    if (s->locked)
+        unlock_all(s);
 }

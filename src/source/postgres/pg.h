@@ -84,6 +84,7 @@ struct ob_source {
     const struct ob_log *log;
     struct pg_conn sql;
     bool owned;
+    bool locked; /* our session may hold the shard's lock */
     int64_t epoch;
     /* what a stand-by saw of the owner */
     bool seen;
