@@ -93,6 +93,67 @@ static int apply(struct ob_cli *cli, const struct ob_cli_pipe *pipe, void *user)
     return code;
 }
 
+/* The name of the text: of the profile, or of its other form. */
+static const char *profile_name(struct ob_cli *cli, char out[96])
+{
+    snprintf(out, 96, "%.64s%s", ob_cli_str(cli, "profile"),
+             ob_cli_flag(cli, "partitioned") ? "-partitioned" : "");
+    return out;
+}
+
+static int print_profile(struct ob_cli *cli)
+{
+    char name[96];
+    struct ob_err err = {0};
+    struct ob_buf out;
+    ob_buf_init(&out, 0);
+    profile_name(cli, name);
+    for (size_t i = 0; ob_source_drivers[i]; i++) {
+        const struct ob_source_admin *ops = ob_source_drivers[i]->admin;
+        if (ops && ops->profile_print && ops->profile_print(name, &out, &err) == OB_OK)
+            return ob_cli_put(cli, &out);
+    }
+    return ob_cli_fail(cli, OB_EXIT_USAGE, "--profile %s: %s", name,
+                       err.text[0] ? err.text : "no source of this build has tables of profiles");
+}
+
+/* Pipelines of that profile: our own tables, then the profile's. */
+static int apply_profile(struct ob_cli *cli, const struct ob_cli_pipe *pipe, void *user)
+{
+    const bool *dry = user;
+    char name[96];
+    struct ob_err err = {0};
+    struct ob_buf text, out;
+    unsigned changed = 0;
+    if (!pipe->conf->profile || strcmp(pipe->conf->profile, ob_cli_str(cli, "profile")) != 0)
+        return OB_EXIT_OK;
+    int code = apply(cli, pipe, user);
+    if (code != OB_EXIT_OK)
+        return code;
+    ob_buf_init(&text, 0);
+    ob_buf_init(&out, 0);
+    profile_name(cli, name);
+    enum ob_status st =
+        pipe->ops->profile_apply
+            ? pipe->ops->profile_apply(pipe->admin, name, *dry, &text, &changed, &err)
+            : ob_err_set(&err, OB_REJECT, "this source has no tables of profiles");
+    if (st != OB_OK) {
+        code = ob_cli_fail_err(cli, pipe->conf->name, &err);
+    } else if (ob_cli_flag(cli, "json")) {
+        tell_json(&out, pipe->conf->name, *dry, changed, ob_buf_z(&text));
+        code = ob_cli_put(cli, &out);
+    } else {
+        ob_buf_printf(&out, "%s: %s%s", pipe->conf->name,
+                      !changed ? ""
+                      : *dry   ? "to create: "
+                               : "created: ",
+                      ob_buf_z(&text));
+        code = ob_cli_put(cli, &out);
+    }
+    ob_buf_clear(&text);
+    return code;
+}
+
 static int run(struct ob_cli *cli)
 {
     bool dry = ob_cli_flag(cli, "dry-run");
@@ -105,6 +166,9 @@ static int run(struct ob_cli *cli)
         return ob_cli_fail(cli, OB_EXIT_USAGE, "--source goes with --print only");
     if (type)
         return print_type(cli, type);
+    if (ob_cli_str(cli, "profile"))
+        return dry || does ? ob_cli_with_pipelines(cli, OB_CLI_EACH, apply_profile, &dry)
+                           : print_profile(cli);
     if (!dry && !does)
         return print_config(cli);
     return ob_cli_with_pipelines(cli, OB_CLI_EACH, apply, &dry);
@@ -126,12 +190,18 @@ const struct ob_cmd ob_cmd_schema = {
              "Say what --apply would do; change nothing."},
             {"source", 0, OB_CLI_STR, "TYPE", NULL, 0, 0, NULL,
              "With --print: the source type, where there is no configuration file yet."},
+            {"profile", 0, OB_CLI_STR, "NAME", NULL, 0, 0, NULL,
+             "The table of a profile, for a user who has none; one that is there is only checked."},
+            {"partitioned", 0, OB_CLI_FLAG, NULL, NULL, 0, 0, NULL,
+             "With --profile: the form with a partition per month, where the profile has one."},
             {0}},
     .shared = OB_CLI_OPTS_CONFIG | OB_CLI_OPTS_PIPELINE | OB_CLI_OPTS_JSON,
     .examples =
         (const struct ob_cli_example[]){
             {"Create the tables", "outbox schema --apply"},
             {"What would change?", "outbox schema --dry-run -p orders"},
+            {"The table of an existing system",
+             "outbox schema --profile orion --print | psql tradingdb"},
             {"By hand", "outbox schema --print --source sqlite | sqlite3 app.db"},
             {0}},
     .run = run,

@@ -86,6 +86,27 @@ static size_t list_names(struct ob_arena *arena, const char **names, size_t max)
     return n;
 }
 
+static enum ob_status read_profile(struct ob_arena *arena, const char *name, const char *file,
+                                   struct ob_node **root, struct ob_err *err)
+{
+    const char *text = strncmp(file, "built-in:", 9) == 0 ? built_in(name) : NULL;
+    return text ? ob_yaml_parse(arena, file, ob_str_c(text), &env, root, err)
+                : ob_yaml_load(arena, file, &env, root, err);
+}
+
+enum ob_status ob_profile_load(struct ob_arena *arena, const char *name, const struct ob_node **out,
+                               struct ob_err *err)
+{
+    struct ob_node *root = NULL;
+    const char *file = ob_name_valid(name) ? find_file(arena, name) : NULL;
+    if (!file)
+        return ob_err_set(err, OB_REJECT, "there is no profile '%.64s'", name);
+    enum ob_status st = read_profile(arena, name, file, &root, err);
+    if (st == OB_OK)
+        *out = root;
+    return st;
+}
+
 static void not_found(struct ob_loader *l, const char *path, const struct ob_node *name)
 {
     const char *names[LISTED_MAX], *list[FOLDERS];
@@ -105,10 +126,7 @@ static const struct ob_node *load_file(struct ob_loader *l, const struct ob_node
 {
     struct ob_err err;
     struct ob_node *root = NULL;
-    const char *text = strncmp(file, "built-in:", 9) == 0 ? built_in(name->text) : NULL;
-    enum ob_status st = text ? ob_yaml_parse(l->arena, file, ob_str_c(text), &env, &root, &err)
-                             : ob_yaml_load(l->arena, file, &env, &root, &err);
-    if (st != OB_OK) {
+    if (read_profile(l->arena, name->text, file, &root, &err) != OB_OK) {
         ob_problem_add_placed(l->problems, &name->pos, err.text);
         return NULL;
     }

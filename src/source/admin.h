@@ -57,6 +57,11 @@ struct ob_source_admin {
     enum ob_status (*schema)(struct ob_admin *a, bool dry, struct ob_buf *out, unsigned *changed,
                              struct ob_err *err);
     void (*schema_print)(struct ob_buf *out);
+    /* The same for the table of a profile, for a user who has none; one that is there is only
+     * looked at. OB_REJECT: there is none of that name. NULL: this source has none. */
+    enum ob_status (*profile_print)(const char *name, struct ob_buf *out, struct ob_err *err);
+    enum ob_status (*profile_apply)(struct ob_admin *a, const char *name, bool dry,
+                                    struct ob_buf *out, unsigned *changed, struct ob_err *err);
     /* Preconditions. Calls found() for each finding: ok, or a problem with its fix. */
     enum ob_status (*check)(struct ob_admin *a,
                             void (*found)(void *user, bool ok, const char *what, const char *fix),

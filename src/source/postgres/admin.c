@@ -45,7 +45,7 @@ static enum ob_status admin_open(const char *pipeline, const void *conf,
     return OB_OK;
 }
 
-static enum ob_status connect_any(struct ob_admin *a, struct ob_err *err)
+enum ob_status ob_pg_admin_connect(struct ob_admin *a, struct ob_err *err)
 {
     if (a->db.c && PQstatus(a->db.c) == CONNECTION_OK)
         return OB_OK;
@@ -57,14 +57,14 @@ static enum ob_status connect_any(struct ob_admin *a, struct ob_err *err)
 
 enum ob_status ob_pg_admin_need(struct ob_admin *a, struct ob_err *err)
 {
-    enum ob_status st = connect_any(a, err);
+    enum ob_status st = ob_pg_admin_connect(a, err);
     return st == OB_OK ? ob_pg_schema_need(&a->db, err) : st;
 }
 
 static enum ob_status schema(struct ob_admin *a, bool dry, struct ob_buf *out, unsigned *changed,
                              struct ob_err *err)
 {
-    enum ob_status st = connect_any(a, err);
+    enum ob_status st = ob_pg_admin_connect(a, err);
     return st == OB_OK ? ob_pg_schema_migrate(&a->db, dry, out, changed, err) : st;
 }
 
@@ -155,6 +155,8 @@ const struct ob_source_admin ob_pg_admin = {
     .close = admin_close,
     .schema = schema,
     .schema_print = ob_pg_schema_print,
+    .profile_print = ob_pg_profile_print,
+    .profile_apply = ob_pg_profile_apply,
     .check = ob_pg_check,
     .emit = ob_pg_admin_emit,
     .events = ob_pg_events,

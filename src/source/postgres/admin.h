@@ -24,6 +24,8 @@ struct pg_where {
     size_t n, n_text;
 };
 
+/* Connected, whatever is there. */
+enum ob_status ob_pg_admin_connect(struct ob_admin *a, struct ob_err *err) OB_MUST_CHECK;
 /* Connected, with the newest schema. */
 enum ob_status ob_pg_admin_need(struct ob_admin *a, struct ob_err *err) OB_MUST_CHECK;
 /* Adds a parameter and gives its number ($1 is 1). The text must live until the statement ran. */
@@ -65,6 +67,11 @@ enum ob_status ob_pg_map_checks(struct ob_admin *a,
                                 void (*found)(void *user, bool ok, const char *what,
                                               const char *fix),
                                 void *user, struct ob_err *err);
+
+/* schema_profile.c */
+enum ob_status ob_pg_profile_print(const char *name, struct ob_buf *out, struct ob_err *err);
+enum ob_status ob_pg_profile_apply(struct ob_admin *a, const char *name, bool dry,
+                                   struct ob_buf *out, unsigned *changed, struct ob_err *err);
 
 extern const struct ob_source_admin ob_pg_admin;
 

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* init - what `outbox init` writes: for a profile, and from the settings of a system that it
+ * replaces. */
+#ifndef OB_CLI_INIT_H
+#define OB_CLI_INIT_H
+
+#include "core/arena.h"
+#include "core/buf.h"
+#include "core/err.h"
+
+#include <stdio.h>
+
+/* What is known of the pipeline. NULL: not known. Texts are the arena's or the command line's. */
+struct ob_init {
+    struct ob_arena *arena;
+    const char *profile, *name, *service;
+    const char *source, *sink; /* the two connection strings */
+    /* Lines of YAML that are added inside the source, and to the pipeline. */
+    struct ob_buf source_more, more;
+};
+
+/* A YAML double-quoted scalar; ${ stands for itself. */
+void ob_yaml_quote(struct ob_buf *out, const char *text);
+/* Asks on the terminal for what is not known; without one it comes from the environment at run
+ * time. */
+void ob_init_ask(struct ob_init *in, FILE *out);
+/* The configuration. OB_REJECT: there is no such profile. */
+enum ob_status ob_init_profile(const struct ob_init *in, struct ob_buf *out,
+                               struct ob_err *err) OB_MUST_CHECK;
+/* Reads settings by the kind of file: appsettings.json (profile farmwise). OB_REJECT: what is wrong
+ * with it. Fills what is not known yet. */
+enum ob_status ob_init_from(struct ob_init *in, const char *file, struct ob_err *err) OB_MUST_CHECK;
+
+#endif

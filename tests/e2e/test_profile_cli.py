@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_profile_cli - the commands on tables of other systems: init, schema, check, emit, events, tail, status, pause."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from helpers import ROOT, wait_until
+from profiles import Profile
+
+TABLES = {"orion": "outbox", "polyshop": "outbox_events", "microdao": "outbox_events", "farmwise": '"OutboxMessage"'}
+KEY = ["--aggregate-id", "11111111-1111-1111-1111-111111111111"]
+EMIT = {
+    "orion": ["--type", "payout.generated", "--aggregate-type", "thing", "--tenant", "22222222-2222-2222-2222-222222222222", *KEY],
+    "polyshop": ["--type", "payout.generated", *KEY],
+    "microdao": ["--type", "payout.generated", "--topic", "payout.generated"],  # the stream goes by its prefix
+    "farmwise": ["--type", "payout.generated"],
+}
+SINK = {"orion": "brokers", "polyshop": "brokers", "microdao": "url", "farmwise": "url"}
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_init_needs_only_two_addresses_and_a_name(outbox, db, name):
+    outbox.run("init", "--profile", name, "--source", db.dsn, "--sink", "where:1234", "--service", "my 'service'")
+    path = outbox.path("outbox.yaml")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600, "it may hold passwords"
+    text = path.read_text()
+    assert f"profile: \"{name}\"" in text and f"{SINK[name]}: \"where:1234\"" in text
+    # with a sink that every build has it is a config that runs
+    outbox.write("outbox.yaml", text.replace(f"      {SINK[name]}: \"where:1234\"", "      {type: file, path: x.jsonl}".replace("{", "").replace("}", "").replace(", ", "\n      ")))
+    outbox.run("schema", "--profile", name, "--apply")
+    assert db.one(f"select count(*)::int from {TABLES[name]}") == 0
+    again = outbox.run("schema", "--profile", name, "--apply").out
+    assert "its columns fit" in again, "a table that is there is only looked at"
+    found = outbox.run("check", check=None).out
+    assert "its columns fit" in found and "ok      " + name + ": an index of" in found, found
+
+
+def test_init_without_a_terminal_takes_the_environment(outbox):
+    outbox.run("init", "--profile", "orion")
+    assert 'dsn: "${DATABASE_URL:-' in outbox.path("outbox.yaml").read_text()
+    assert "no profile" in outbox.run("init", "x.yaml", "--profile", "orionn", check=1).err
+
+
+def test_init_from_appsettings(outbox):
+    outbox.write("appsettings.json", """{
+  // what .NET takes and JSON does not
+  "ConnectionStrings": {"DefaultConnection": "Host=db;Port=5433;Database=farm;User Id=u;Password=p'w"},
+  "Outbox": {"BatchSize": 20, "IntervalSeconds": 3, "MaxRetryAttempts": 4, "RetryDelaySeconds": 7,}, /* and this */
+  "RabbitMQ": {"HostName": "mq", "Port": 5673, "UserName": "a b", "Password": "p@\\"\\\\", "ExchangeName": "my.ex", "ExchangeType": "topic"}
+}""")
+    outbox.run("init", "--from", "appsettings.json")
+    text = outbox.path("outbox.yaml").read_text()
+    for want in ('profile: "farmwise"', "dsn: \"host='db' port='5433' dbname='farm' user='u' password='p\\\\'w'\"", "page: 20",
+                 "poll_max: 3s", 'url: "amqp://a%20b:p%40%22%5C@mq:5673/"', "max_attempts: 4",
+                 "retry: {first: 7s, factor: 1, max: 7s, jitter: 0%}", 'stream: "my.ex"'):
+        assert want in text, want
+
+
+def test_init_from_what_it_does_not_know(outbox):
+    outbox.write("a.json", '{"Outbox": {"BatchSize": "many"}}')
+    assert "BatchSize" in outbox.run("init", "--from", "a.json", check=1).err
+    outbox.write("b.json", '{"RabbitMQ": {"ExchangeType": "fanout"}}')
+    assert "fanout" in outbox.run("init", "--from", "b.json", check=1).err
+    outbox.write("c.json", "{nope")
+    assert "c.json" in outbox.run("init", "--from", "c.json", check=1).err
+    outbox.write("c.toml", "")
+    assert "appsettings.json" in outbox.run("init", "--from", "c.toml", check=1).err
+    assert not outbox.path("outbox.yaml").exists()
+    outbox.write("d.json", "{}")
+    outbox.run("init", "--from", "d.json")
+    text = outbox.path("outbox.yaml").read_text()
+    assert "poll_max: 5s" in text and "max_attempts: 3" in text and "first: 10s" in text and "page" not in text
+
+
+def test_schema_prints_without_a_config(outbox):
+    for name in TABLES:
+        assert outbox.run("schema", "--profile", name, "--print").out == (ROOT / "schema" / "profiles" / f"{name}.sql").read_text()
+    assert "PARTITION BY RANGE" in outbox.run("schema", "--profile", "orion", "--partitioned", "--print").out
+    assert "polyshop" in outbox.run("schema", "--profile", "polyshop", "--partitioned", "--print", check=2).err
+
+
+def test_schema_says_what_does_not_fit(outbox, db):
+    db.sql("create table outbox_events (id text primary key, stream text, topic text, payload int, processed bool)")
+    p = Profile(outbox, db, "microdao", ddl=False)
+    r = outbox.run("schema", "--profile", "microdao", "--apply", check=None)
+    assert r.returncode != 0 and "payload" in r.err and "integer" in r.err
+    r = outbox.run("run", "--once", check=None)
+    assert r.returncode != 0 and "payload" in r.err
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_every_command_works(outbox, db, name):
+    p = Profile(outbox, db, name)
+    emit = ["emit", "--payload", '{"n": 1}', *EMIT[name]]
+    outbox.run(*emit)
+    outbox.run(*emit)
+    (s,) = outbox.json("status", "--json")
+    assert s["pending"] == 2 and s["dead"] == 0
+    events = outbox.json("events", "--json", "--payload")
+    assert [e["state"] for e in events] == ["pending", "pending"] and events[0]["payload"] == {"n": 1}
+    assert len(outbox.json("events", "--json", "--limit", "1")) == 1
+    assert len(outbox.json("events", "--json", events[0]["id"])) == 1
+    assert len(outbox.json("events", "--json", "--type", "payout.*")) == 2 and not outbox.json("events", "--json", "--type", "x*")
+    tail = outbox.start("tail", "--json", "--from", "start", "--limit", "3")
+    wait_until(lambda: len(tail.out.splitlines()) == 2, 20)
+    relay = p.start()
+    wait_until(lambda: [e["state"] for e in outbox.json("events", "--json")] == ["published"] * 2, 20)
+    outbox.run("pause")
+    wait_until(lambda: outbox.json("status", "--json")[0]["state"] == "paused", 20)
+    outbox.run(*emit)
+    assert tail.wait() == 0
+    assert [e["state"] for e in outbox.json("events", "--json")] == ["published", "published", "pending"]
+    outbox.run("resume")
+    wait_until(lambda: len(p.lines()) == 3, 20)
+    (s,) = outbox.json("status", "--json")
+    assert s["published"] >= 2 and relay.stop() == 0
+
+
+def test_check_advises_the_index_and_sees_row_level_security(outbox, db):
+    ddl = (ROOT / "schema" / "profiles" / "orion.sql").read_text()
+    p = Profile(outbox, db, "orion", ddl="\n".join(line for line in ddl.splitlines() if "idx_outbox_relay" not in line))
+    r = outbox.run("check", check=None)
+    fix = 'CREATE INDEX CONCURRENTLY ON "public"."outbox" ("sequence_number") WHERE "processed_at" IS NULL;'
+    assert fix in r.out + r.err
+    db.sql(fix)
+    r = outbox.run("check", check=None)
+    assert "CREATE INDEX" not in r.out + r.err
+    db.sql("create role r login in role outbox_relay; grant select, insert, update on outbox to r; "
+           "grant usage on schema public to r; alter table outbox enable row level security")
+    p.outbox.write("outbox.yaml", p.outbox.path("outbox.yaml").read_text().replace(db.dsn, db.dsn_of("r")))
+    try:
+        r = outbox.run("check", check=None)
+        assert "row-level security" in r.out + r.err and "BYPASSRLS" in r.out + r.err
+    finally:
+        db.sql("drop owned by r; drop role r")
