@@ -96,7 +96,7 @@ void ob__shard_fenced(struct shard *s, const struct ob_err *why)
     bool said = said_before(s, "relay.fenced", why->text) && again;
     ob_log(&s->log, said ? OB_LOG_DEBUG : OB_LOG_WARN, "relay.fenced", OB_KC("error", why->text));
     s->fenced_ms = s->now;
-    give_up(s, again ? 1000 : 100);
+    give_up(s, again ? 300 : 100);
 }
 
 /* ---- phases ---- */

@@ -16,6 +16,7 @@ from pg import emit
 
 WRITERS = 8
 PAGES = (1, 3, 60, 1000)
+OPEN = 200  # events of a transaction that is open for the whole run: late, and more than most pages
 # OUTBOX_STRESS_SECONDS=600 for a long run.
 SECONDS = float(os.environ.get("OUTBOX_STRESS_SECONDS", "6"))
 HERE = os.path.dirname(__file__)
@@ -81,11 +82,12 @@ def count(outbox, page):
 @pytest.mark.parametrize("how", ["locks", "serialize"])
 def test_nothing_missing_twice_or_out_of_order(outbox, db, how):
     make_world(outbox, db)
-    # An unrelated writer is open from before the first event to behind the last one, and one has an event.
+    # An unrelated writer is open from before the first event to behind the last one, and so is one with events.
     idle = db.connect(autocommit=False).cursor()
     idle.execute("select pg_current_xact_id()")
     opened = db.connect(autocommit=False)
-    emit(opened.cursor(), "open", 1)
+    for n in range(OPEN):
+        emit(opened.cursor(), "open", n)
     relay = outbox.start("run")
     writers = run_writers(outbox, db, *(["serialize"] if how == "serialize" else []))
     for w in writers:
@@ -97,11 +99,13 @@ def test_nothing_missing_twice_or_out_of_order(outbox, db, how):
         wait_until(lambda: count(outbox, page) >= total, 60, f"page {page}: all delivered", every=0.1)
     opened.commit()
     for page in PAGES:
-        wait_until(lambda: count(outbox, page) >= total + 1, 20, f"page {page}: the late one", every=0.1)
+        wait_until(lambda: count(outbox, page) >= total + OPEN, 30, f"page {page}: the late ones", every=0.1)
     time.sleep(0.2)  # what would come twice would come now
     assert relay.stop() == 0
     for page in PAGES:
         compare(want, delivered(outbox, page), page)
+        late = [m["value"]["n"] for m in read_jsonl(outbox.path(f"p{page}.jsonl")) if m["value"]["key"] == "open"]
+        assert late == list(range(OPEN)), f"page {page}: a late transaction of many pages"
     assert db.one("select sum(n_tup_upd + n_tup_del)::int from pg_stat_user_tables where relname like 'event_%'") == 0
 
 
