@@ -72,6 +72,10 @@ void ob_pg_table_describe(const struct ob_mapping *m, struct ob_pg_stream *strea
                                      .n_streams = m->streams.n};
     for (size_t f = 0; f < OB_PG_FIELDS; f++)
         out->column[f] = m->col[roles[f]];
+    /* One column that is read as both is written once. */
+    if (out->column[OB_PG_TYPE] && out->column[OB_PG_TOPIC] &&
+        strcmp(out->column[OB_PG_TYPE], out->column[OB_PG_TOPIC]) == 0)
+        out->column[OB_PG_TYPE] = NULL;
     for (size_t i = 0; i < m->streams.n; i++)
         streams[i] = (struct ob_pg_stream){m->streams.keys[i], m->streams.values[i]};
     describe_status(&m->pending, out);

@@ -15,7 +15,7 @@ KEY = ["--aggregate-id", "11111111-1111-1111-1111-111111111111"]
 EMIT = {
     "orion": ["--type", "payout.generated", "--aggregate-type", "thing", "--tenant", "22222222-2222-2222-2222-222222222222", *KEY],
     "polyshop": ["--type", "payout.generated", *KEY],
-    "microdao": ["--type", "payout.generated", "--topic", "payout.generated"],  # the stream goes by its prefix
+    "microdao": ["--type", "payout.generated"],  # the stream goes by its prefix
     "farmwise": ["--type", "payout.generated"],
 }
 SINK = {"orion": "brokers", "polyshop": "brokers", "microdao": "url", "farmwise": "url"}
