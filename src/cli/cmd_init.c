@@ -3,6 +3,7 @@
  * so a file that init made is one that run takes. */
 #include "cli/commands.h"
 #include "cli/init.h"
+#include "cli/init_debezium.h"
 #include "core/json.h"
 #include "relay/conf.h"
 
@@ -113,6 +114,12 @@ static enum ob_status profile_text(struct ob_cli *cli, struct ob_buf *text, stru
     return st;
 }
 
+static bool is_properties(const char *file)
+{
+    size_t n = file ? strlen(file) : 0;
+    return n > 11 && strcmp(file + n - 11, ".properties") == 0;
+}
+
 static int run(struct ob_cli *cli)
 {
     const char *path = cli->n_operands ? cli->operands[0] : DEFAULT_FILE;
@@ -123,7 +130,9 @@ static int run(struct ob_cli *cli)
     ob_buf_init(&out, 0);
     bool profile = ob_cli_str(cli, "profile") || ob_cli_str(cli, "from");
     enum ob_status st = OB_OK;
-    if (profile)
+    if (is_properties(ob_cli_str(cli, "from")))
+        st = ob_init_debezium(ob_cli_str(cli, "from"), ob_cli_str(cli, "name"), &text, &err);
+    else if (profile)
         st = profile_text(cli, &text, &err);
     else
         yaml_text(&text, cli);
@@ -174,7 +183,7 @@ const struct ob_cmd ob_cmd_init = {
              "For the tables and messages of an existing system."},
             {"from", 0, OB_CLI_FILE, "FILE", NULL, 0, 0, NULL,
              "Take the settings of the system that is replaced: an appsettings.json (profile "
-             "farmwise)."},
+             "farmwise), an application.properties (debezium)."},
             {"source", 0, OB_CLI_STR, "STRING", NULL, 0, 0, NULL,
              "With --profile: the connection string of the database."},
             {"sink", 0, OB_CLI_STR, "STRING", NULL, 0, 0, NULL,

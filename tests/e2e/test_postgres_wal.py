@@ -173,3 +173,32 @@ def test_shards_share_the_keys_and_may_be_changed(outbox, db):
                 ns.append(v["n"])
     for key, ns in first.items():
         assert ns == [1000 * s + n for s in (3, 2, 1) for n in range(100) if f"k{n % 10}" == key], f"{key} out of order"
+
+
+def test_check_names_what_is_missing(outbox, db, own_postgres):
+    wal_config(outbox, db)
+    relay = outbox.start("run")
+    on_stream(relay)
+    shown = outbox.run("check", check=None).out
+    for part in ("wal_level is logical", "may replicate", "publication outbox_orders has all inserts", f"slot {slot_of(db)} is reserved",
+                 f"slot {slot_of(db)} is held by backend", "max_slot_wal_keep_size"):
+        assert part in shown, shown
+    assert relay.stop() == 0
+    db.sql("alter publication outbox_orders set (publish = 'update')")
+    assert "ALTER PUBLICATION outbox_orders SET (publish = 'insert'" in outbox.run("check", check=None).out
+    config(outbox, db, source="mode: log", apply=False)
+    left = f"pg_drop_replication_slot('{slot_of(db)}')"
+    wait_until(lambda: left in outbox.run("check", check=None).out, 10, "a slot that another mode left behind")
+    other = own_postgres(conf=["wal_level = replica", "max_replication_slots = 0"])
+    cold = other.database()
+    cold.sql("create role weak login")
+    wal_config(outbox, cold)
+    wal_config(outbox, cold, dsn=cold.dsn_of("weak"), apply=False)
+    cold.sql("grant outbox_relay to weak")
+    shown = outbox.run("check", check=None).out
+    for part in ("ALTER SYSTEM SET wal_level = logical", "max_replication_slots are taken", "ALTER ROLE weak REPLICATION",
+                 "CREATE PUBLICATION outbox_orders FOR TABLE"):
+        assert part in shown, shown
+    relay = outbox.start("run")
+    wait_until(lambda: "relay.start" in relay.err or "source.own" in relay.err, 20, "it says something")
+    assert relay.stop() == 0

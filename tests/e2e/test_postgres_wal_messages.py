@@ -100,6 +100,7 @@ def test_parked_messages_keep_all_of_the_event(outbox, db):
     (dead,) = wait_until(lambda: outbox.json("dead", "list", "--json"), 10, "dead")
     assert "control character" in dead["error"]
     wait_until(lambda: outbox.json("status", "--json")[0]["parked"] == 4, 20, "they wait")
+    assert {e["state"] for e in outbox.json("events", "--json")} == {"dead", "parked"}
     relay.kill()
     relay = outbox.start("run")
     outbox.run("dead", "discard", dead["id"], "--yes")
@@ -197,4 +198,18 @@ def test_over_budget_is_said_and_nothing_is_dropped(outbox, db):
     files = lambda: sorted(outbox.path("out").glob("events.jsonl*"), key=lambda p: p.stat().st_mtime)
     seen = lambda: list(dict.fromkeys(m["value"]["n"] for f in files() for m in read_jsonl(f)))
     wait_until(lambda: seen() == list(range(1, 40)), 20, "all there")
+    assert relay.stop() == 0
+
+
+def test_emit_status_check_and_events(outbox, db):
+    wal_config(outbox, db, source=PREFIX)
+    relay = outbox.start("run")
+    on_stream(relay)
+    outbox.run("emit", "--type", "t", "--key", "k", "--payload", '{"n": 1}')
+    outbox.run("emit", "--type", "t", "--key", "k", "--payload", '{"n": 2}')
+    wait_until(lambda: ns(outbox) == [1, 2], 10, "delivered")
+    assert outbox.json("status", "--json")[0]["published"] >= 0
+    assert outbox.json("events", "--json") == []
+    shown = outbox.run("check", check=None)
+    assert "wal_level is logical" in shown.out and slot_of(db) in shown.out, shown.out
     assert relay.stop() == 0

@@ -72,6 +72,17 @@ enum ob_status ob_pg_map_checks(struct ob_admin *a,
 enum ob_status ob_pg_profile_print(const char *name, struct ob_buf *out, struct ob_err *err);
 enum ob_status ob_pg_profile_apply(struct ob_admin *a, const char *name, bool dry,
                                    struct ob_buf *out, unsigned *changed, struct ob_err *err);
+/* admin_stream.c: no table keeps the events. Connected already. */
+bool ob_pg_admin_stream(const struct ob_admin *a);
+enum ob_status ob_pg_stream_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
+                                   ob_event_fn *fn, void *user, struct ob_err *err);
+enum ob_status ob_pg_stream_emit(struct ob_admin *a, const struct ob_emit *e, char *id,
+                                 struct ob_err *err);
+/* check_wal.c */
+enum ob_status ob_pg_check_wal(struct ob_admin *a,
+                               void (*found)(void *user, bool ok, const char *what,
+                                             const char *fix),
+                               void *user, struct ob_err *err);
 
 extern const struct ob_source_admin ob_pg_admin;
 

@@ -68,12 +68,27 @@ static enum ob_status find_table(struct ob_admin *a, struct ob_pg_table **out, s
     return st;
 }
 
+/* Where no table has them: messages of the WAL. */
+static enum ob_status emit_messages(struct ob_admin *a, const struct ob_emit *events, size_t n,
+                                    char (*ids)[64], struct ob_err *err)
+{
+    enum ob_status st = ob_pg_exec(&a->db, "begin", err);
+    for (size_t i = 0; i < n && st == OB_OK; i++)
+        st = ob_pg_stream_emit(a, &events[i], ids ? ids[i] : NULL, err);
+    if (st == OB_OK)
+        st = ob_pg_exec(&a->db, "commit", err);
+    ob_pg_rollback(&a->db);
+    return st;
+}
+
 enum ob_status ob_pg_admin_emit(struct ob_admin *a, const struct ob_emit *events, size_t n,
                                 char (*ids)[64], struct ob_err *err)
 {
     struct ob_pg_table *table = NULL;
     struct ob_pg_batch b;
     enum ob_status st = ob_pg_admin_need(a, err);
+    if (st == OB_OK && a->conf->mode == PG_WAL && a->conf->message_prefix[0])
+        return emit_messages(a, events, n, ids, err);
     if (st == OB_OK && a->conf->mapping.table)
         st = find_table(a, &table, err);
     if (st != OB_OK)

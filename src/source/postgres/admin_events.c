@@ -73,9 +73,13 @@ static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, boo
 enum ob_status ob_pg_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
                             ob_event_fn *fn, void *user, struct ob_err *err)
 {
-    if (ob_pg_admin_mapped(a)) {
+    bool mapped = ob_pg_admin_mapped(a);
+    if (mapped || ob_pg_admin_stream(a)) {
         enum ob_status ready = ob_pg_admin_need(a, err);
-        return ready == OB_OK ? ob_pg_map_events(a, f, payload, fn, user, err) : ready;
+        if (ready != OB_OK)
+            return ready;
+        return mapped ? ob_pg_map_events(a, f, payload, fn, user, err)
+                      : ob_pg_stream_events(a, f, payload, fn, user, err);
     }
     struct ob_arena *arena = ob_arena_new(4096, 0);
     int64_t after = (int64_t)f->after, left = f->limit ? (int64_t)f->limit : INT64_MAX;

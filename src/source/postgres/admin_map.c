@@ -14,7 +14,9 @@
 
 bool ob_pg_admin_mapped(const struct ob_admin *a)
 {
-    return a->conf->mapping.table != NULL;
+    const struct ob_mapping *m = &a->conf->mapping;
+    /* In mode wal a table may have no state. */
+    return m->table && (a->conf->mode != PG_WAL || m->col[OB_MAP_DONE] || m->col[OB_MAP_STATUS]);
 }
 
 /* The table as it is now; looked at once. */

@@ -106,6 +106,8 @@ enum ob_status ob_pg_check(struct ob_admin *a,
         say(&f, false, weak, "sslmode=verify-full sslrootcert=FILE in the connection string");
     if (ob_pg_admin_mapped(a) && ob_pg_map_checks(a, found, user, &why) != OB_OK)
         say(&f, false, why.text, "see the message");
+    if (ob_pg_check_wal(a, found, user, &why) != OB_OK)
+        say(&f, false, why.text, "see the message");
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
         if (run(a, &f, checks[i], &why) != OB_OK)
             say(&f, false, why.text, "GRANT outbox_relay to the role of the connection string");

@@ -128,6 +128,10 @@ static enum ob_status fill(struct ob_admin *a, int64_t pos, struct ob_shard_stat
     enum ob_status st = side_tables(&a->db, a->pipeline, &out->source, err);
     if (st == OB_OK)
         st = count_shard(&a->db, a->pipeline, out->shard, out->shards, &out->source, err);
+    if (ob_pg_admin_stream(a)) { /* only the server knows, in bytes: see `check` */
+        out->source.pending = out->source.lag_ms = -1;
+        return st;
+    }
     if (st == OB_OK)
         st = ob_pg_admin_mapped(a)
                  ? ob_pg_map_status(a, &out->source, err)

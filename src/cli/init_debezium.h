@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* init_debezium - a pipeline from the settings of Debezium's event router. */
+#ifndef OB_CLI_INIT_DEBEZIUM_H
+#define OB_CLI_INIT_DEBEZIUM_H
+
+#include "core/buf.h"
+#include "core/err.h"
+
+/* Writes the pipeline `name` (NULL: outbox) as YAML, from a properties file of Debezium Server or
+ * of a connector. OB_REJECT: it has no event router, or an option that has no counterpart here; err
+ * names it. */
+enum ob_status ob_init_debezium(const char *path, const char *name, struct ob_buf *out,
+                                struct ob_err *err) OB_MUST_CHECK;
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_wal - is this server fit for mode wal? Settings, rights, publication, slots and who holds
+ * them; each finding with the statement that fixes it. */
+#include "source/postgres/admin.h"
+#include "source/postgres/wal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Before each of them: what they are about. slot: a LIKE pattern; tab: NULL where there is none. */
+#define ABOUT                                                                                      \
+    "with v(pub, tab, slot, budget) as (values ($1::text, $2::text, $3::text, $4::bigint)) "
+
+/* Rows of: fine, what was found, the fix. */
+static const char *const checks[] = {
+    ABOUT "select setting = 'logical', format('wal_level is %s', setting), 'ALTER SYSTEM SET "
+          "wal_level = logical; -- and restart the server' from pg_settings where name = "
+          "'wal_level'",
+    ABOUT
+    "select setting::int > n, format('%s of %s max_replication_slots are taken', n, setting), "
+    "'ALTER SYSTEM SET max_replication_slots = 20; -- and restart the server' from v, "
+    "pg_settings, (select count(*) as n from pg_replication_slots) s where name = "
+    "'max_replication_slots' and not exists (select 1 from pg_replication_slots where "
+    "slot_name like v.slot)",
+    ABOUT "select setting::int > n, format('%s of %s max_wal_senders are taken', n, setting), "
+          "'ALTER SYSTEM SET max_wal_senders = 20; -- and restart the server' from pg_settings, "
+          "(select count(*) as n from pg_stat_replication) s where name = 'max_wal_senders'",
+    ABOUT "select rolreplication or rolsuper, format('%s may replicate', rolname), format('ALTER "
+          "ROLE %I REPLICATION;', rolname) from pg_roles where rolname = current_user",
+    /* the publication */
+    ABOUT
+    "select has_database_privilege(current_database(), 'CREATE'), format('there is no "
+    "publication %s yet', v.pub), format('CREATE PUBLICATION %I%s WITH (publish = "
+    "''insert'', publish_via_partition_root = true);', v.pub, coalesce(' FOR TABLE ' || "
+    "v.tab, '')) from v where not exists (select 1 from pg_publication where pubname = v.pub)",
+    ABOUT "select p.pubinsert and p.pubviaroot and (p.puballtables or exists (select 1 from "
+          "pg_publication_rel r where r.prpubid = p.oid and r.prrelid = to_regclass(v.tab) and "
+          "to_jsonb(r) ->> 'prqual' is null and to_jsonb(r) ->> 'prattrs' is null)), "
+          "format('publication %s has all inserts of %s', v.pub, v.tab), format('ALTER PUBLICATION "
+          "%I SET (publish = ''insert'', publish_via_partition_root = true); ALTER PUBLICATION %I "
+          "SET TABLE %s;', v.pub, v.pub, v.tab) from v join pg_publication p on p.pubname = v.pub "
+          "where v.tab is not null",
+    /* slots */
+    ABOUT "select s.wal_status is distinct from 'lost', format('slot %s is %s: it holds %s of "
+          "WAL', s.slot_name, coalesce(s.wal_status, 'lost'), "
+          "pg_size_pretty(coalesce(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), s.restart_lsn), "
+          "0))), 'the relay makes a new one when it runs' from v join pg_replication_slots s on "
+          "s.slot_name like v.slot",
+    ABOUT "select false, format('slot %s holds more than wal_budget', s.slot_name), format('start "
+          "the relay, or SELECT pg_drop_replication_slot(%L);', s.slot_name) from v join "
+          "pg_replication_slots s on s.slot_name like v.slot where v.budget > 0 and "
+          "pg_wal_lsn_diff(pg_current_wal_insert_lsn(), s.restart_lsn) > v.budget",
+    ABOUT "select a.application_name = 'outbox wal', format('slot %s is held by backend %s (%s, "
+          "%s, %s)', s.slot_name, s.active_pid, a.usename, coalesce(nullif(a.application_name, "
+          "''), 'no name'), coalesce(host(a.client_addr), 'local')), format('SELECT "
+          "pg_terminate_backend(%s);', s.active_pid) from v join pg_replication_slots s on "
+          "s.slot_name like v.slot join pg_stat_activity a on a.pid = s.active_pid",
+    ABOUT "select setting <> '-1', format('max_slot_wal_keep_size is %s', case setting when '-1' "
+          "then 'unlimited' else pg_size_pretty(setting::bigint * 1024 * 1024) end), 'a slot that "
+          "nobody reads fills the disk: ALTER SYSTEM SET max_slot_wal_keep_size = ''50GB''; SELECT "
+          "pg_reload_conf();' from pg_settings where name = 'max_slot_wal_keep_size'",
+    /* what a new slot would wait for */
+    ABOUT "select false, format('a new slot waits for backend %s (%s, %s): its transaction is open "
+          "for %s', pid, usename, coalesce(nullif(application_name, ''), 'no name'), "
+          "date_trunc('second', clock_timestamp() - xact_start)), format('SELECT "
+          "pg_terminate_backend(%s);', pid) from v, pg_stat_activity where backend_xid is not null "
+          "and xact_start < clock_timestamp() - interval '1 minute' and not exists (select 1 from "
+          "pg_replication_slots where slot_name like v.slot)",
+    ABOUT "select false, format('a new slot waits for the prepared transaction %s', gid), "
+          "format('COMMIT PREPARED %L; -- or ROLLBACK PREPARED', gid) from v, pg_prepared_xacts "
+          "where not exists (select 1 from pg_replication_slots where slot_name like v.slot)",
+};
+
+/* The same in the other modes: a slot that was left behind holds WAL for ever. */
+static const char *const left[] = {
+    ABOUT "select false, format('slot %s is of this pipeline and nobody reads it: it holds %s of "
+          "WAL', slot_name, pg_size_pretty(coalesce(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), "
+          "restart_lsn), 0))), format('SELECT pg_drop_replication_slot(%L);', slot_name) from v "
+          "join pg_replication_slots s on s.slot_name like v.slot where not active and database = "
+          "current_database()",
+};
+
+/* With % for the shard. */
+static void names(struct ob_admin *a, char slot[WAL_NAME + 2], char publication[WAL_NAME])
+{
+    struct wal_state w = {0};
+    struct ob_source s = {.conf = a->conf, .pipeline = a->pipeline, .shards = 2, .wal = &w};
+    struct ob_err ignored;
+    s.sql = a->db;
+    if (ob_pg_wal_names(&s, &ignored) != OB_OK)
+        w.slot[0] = '\0';
+    size_t n = strlen(w.slot);
+    snprintf(publication, WAL_NAME, "%s", w.publication);
+    snprintf(slot, WAL_NAME + 2, "%.*s%%", n > 1 ? (int)n - 1 : 0, w.slot);
+}
+
+enum ob_status ob_pg_check_wal(struct ob_admin *a,
+                               void (*found)(void *user, bool ok, const char *what,
+                                             const char *fix),
+                               void *user, struct ob_err *err)
+{
+    char slot[WAL_NAME + 2], publication[WAL_NAME], budget[24], table[2 * WAL_NAME + 8];
+    const struct ob_mapping *m = &a->conf->mapping;
+    bool wal = a->conf->mode == PG_WAL;
+    enum ob_status st = OB_OK;
+    names(a, slot, publication);
+    if (a->conf->slot[0] && strlen(a->conf->slot) < WAL_NAME)
+        snprintf(slot, sizeof(slot), "%s%%", a->conf->slot);
+    snprintf(budget, sizeof(budget), "%lld", (long long)a->conf->wal_budget);
+    snprintf(table, sizeof(table), "\"%s\".\"%s\"", m->table ? m->schema : "outbox",
+             m->table ? m->table : "event");
+    const struct pg_param p[] = {PG_TEXT(publication),
+                                 PG_TEXT(a->conf->message_prefix[0] ? NULL : table), PG_TEXT(slot),
+                                 PG_TEXT(budget)};
+    const char *const *list = wal ? checks : left;
+    size_t n = wal ? sizeof(checks) / sizeof(checks[0]) : sizeof(left) / sizeof(left[0]);
+    for (size_t i = 0; i < n && st == OB_OK; i++) {
+        PGresult *res = NULL;
+        st = ob_pg_query(&a->db, list[i], p, 4, false, &res, err);
+        for (int row = 0; st == OB_OK && row < PQntuples(res); row++) {
+            bool ok = PQgetvalue(res, row, 0)[0] == 't';
+            found(user, ok, PQgetvalue(res, row, 1), ok ? "" : PQgetvalue(res, row, 2));
+        }
+        PQclear(res);
+    }
+    return st;
+}
