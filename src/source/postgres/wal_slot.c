@@ -86,6 +86,13 @@ static void statement(const struct ob_source *s, struct ob_buf *sql)
     ob_buf_c(sql, " WITH (publish = 'insert', publish_via_partition_root = true)");
 }
 
+/* "wal_level is insufficient" and its like: `check` says that, and libpq would print it. */
+static void quiet(void *arg, const PGresult *res)
+{
+    (void)arg;
+    (void)res;
+}
+
 /* The table's owner made a function that does it for the relay. */
 static enum ob_status make_publication(struct ob_source *s, struct ob_err *err)
 {
@@ -95,6 +102,7 @@ static enum ob_status make_publication(struct ob_source *s, struct ob_err *err)
     ob_buf_init(&sql, 4096);
     statement(s, &sql);
     enum ob_status st;
+    PQsetNoticeReceiver(s->sql.c, quiet, NULL);
     if (ob_pg_wal_table_name(s) && !w->map)
         st = ob_pg_query(&s->sql, "select outbox.publish($1)", p, 1, false, NULL, err);
     else
