@@ -137,13 +137,18 @@ static enum ob_status placed(const struct ob_opt_pos *pos, struct ob_err *err, c
 static enum ob_status unknown(const struct ob_opt_pos *pos, const char *key, rd_kafka_conf_t *rc,
                               struct ob_err *err)
 {
+    /* Second names, which the library does not list. */
+    static const char *const also[] = {"linger.ms", "compression.type", "max.in.flight",
+                                       "sasl.mechanism"};
+    size_t n = 0, n_also = sizeof(also) / sizeof(also[0]), k = 0;
     char hint[160] = "";
-    size_t n = 0;
     const char **dump = rd_kafka_conf_dump(rc, &n);
-    const char **names = calloc(n / 2 + 1, sizeof(*names));
+    const char **names = calloc(n / 2 + n_also + 1, sizeof(*names));
     for (size_t i = 0; names && i + 1 < n; i += 2)
-        names[i / 2] = dump[i];
-    const char *near = names ? ob_nearest(key, names, n / 2) : NULL;
+        names[k++] = dump[i];
+    for (size_t i = 0; names && i < n_also; i++)
+        names[k++] = also[i];
+    const char *near = names ? ob_nearest(key, names, k) : NULL;
     if (near)
         snprintf(hint, sizeof(hint), "; did you mean '%.100s'?", near);
     enum ob_status st =

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define LOOK_MS 1000
-#define LEARN_MS 3000
+#define LEARN_MS 2000
 #define LEARN_EVERY 60 /* seconds */
 #define DEAD_MAX 64
 
@@ -333,6 +333,15 @@ static void bury(struct kafka_scout *s)
     }
 }
 
+/* Whether limits must be asked for. */
+static bool unknown(const struct kafka_scout *s, const struct kafka_report *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->views[i].err == RD_KAFKA_RESP_ERR_NO_ERROR && !s->topics[i].learned)
+            return true;
+    return false;
+}
+
 static void look_and_post(struct kafka_scout *s)
 {
     struct kafka_report *r = look(s);
@@ -343,6 +352,13 @@ static void look_and_post(struct kafka_scout *s)
     if (!r)
         return;
     if (r->ok) {
+        if (unknown(s, r)) {
+            struct kafka_report *first = calloc(1, sizeof(*first));
+            if (first) {
+                first->ok = true; /* there is an answer; what it says comes with the limits */
+                post(s, first);
+            }
+        }
         learn(s, r);
         read_events(s, r->why, sizeof(r->why));
     } else {

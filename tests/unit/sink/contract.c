@@ -297,12 +297,13 @@ static void reset_gives_back(struct run *r)
         r->w.driver->reset(r->w.sink);
         assert_true(watched_until_idle(&r->w)); /* each has a verdict */
         assert_int_equal(r->w.count[OB_V_REJECT] + r->w.count[OB_V_RETRY], 0);
-        /* Ordered: what is delivered is what stood in front. */
-        bool returned = false;
+        /* Ordered: what is delivered is what stood in front, in each key. */
+        bool returned[4] = {false};
         for (uint64_t t = first; t < first + n && r->w.caps.ordered; t++) {
             const struct token_state *s = &r->w.tokens[t - 1];
-            returned = returned || (s->verdicts > 0 && s->verdict == OB_V_RETURNED);
-            if (returned && s->verdicts > 0)
+            bool *back = &returned[(t - 1) % 4];
+            *back = *back || (s->verdicts > 0 && s->verdict == OB_V_RETURNED);
+            if (*back && s->verdicts > 0)
                 assert_int_equal(s->verdict, OB_V_RETURNED);
         }
         /* The rest goes again, in order. */

@@ -173,8 +173,12 @@ static const struct ob_sink_events events = {on_done, on_state};
 void watched_open(struct watched *w, const struct ob_sink_driver *driver, const void *conf)
 {
     *w = (struct watched){.driver = driver};
-    struct ob_sink_env env = {
-        .pipeline = "test", .shards = 1, .clock = &ob_clock_system, .events = &events, .user = w};
+    struct ob_sink_env env = {.pipeline = "test",
+                              .shards = 1,
+                              .strict = true,
+                              .clock = &ob_clock_system,
+                              .events = &events,
+                              .user = w};
     struct ob_err err = {0};
     enum ob_status st = driver->open(&env, conf, &w->sink, &w->caps, &err);
     if (st != OB_OK)
@@ -481,6 +485,7 @@ void readback_place(struct readback *r, const struct place *p)
 void readback_free(struct readback *r)
 {
     free(r->text);
+    ob_arena_unref(r->arena);
     free(r->got);
     *r = (struct readback){0};
 }
@@ -510,7 +515,7 @@ static uint32_t crc32(struct ob_str s)
 static void same(const char *what, struct ob_str got, struct ob_str want)
 {
     char sum[48];
-    if (want.n > 65536) { /* the reader gives only the sum of a long text */
+    if (want.n > 65536 && got.n != want.n) { /* the reader gives only the sum of a long text */
         snprintf(sum, sizeof(sum), "c%zu:%u", want.n, crc32(want));
         want = ob_str_c(sum);
     }

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "core/arena.h"
 #include "sink/sink.h"
 
 #define WAIT_MS 60000 /* no test waits longer for anything; sanitizers are slow */
@@ -100,6 +101,7 @@ struct got {
 
 struct readback {
     char *text;
+    struct ob_arena *arena; /* where the slices are that are not in text */
     struct got *got;
     size_t n;
     char why[512]; /* not empty: the reader refused the file */
