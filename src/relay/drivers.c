@@ -17,6 +17,9 @@ extern const struct ob_sink_driver ob_sink_kafka;
 #if OB_HAVE_NATS
 extern const struct ob_sink_driver ob_sink_nats;
 #endif
+#if OB_HAVE_RABBITMQ
+extern const struct ob_sink_driver ob_sink_rabbitmq;
+#endif
 
 const struct ob_source_driver *const ob_source_drivers[] = {
 #if OB_HAVE_SQLITE
@@ -35,6 +38,9 @@ const struct ob_sink_driver *const ob_sink_drivers[] = {
 #endif
 #if OB_HAVE_NATS
     &ob_sink_nats,
+#endif
+#if OB_HAVE_RABBITMQ
+    &ob_sink_rabbitmq,
 #endif
     NULL,
 };
@@ -59,6 +65,10 @@ const struct ob_driver_absent ob_sink_absent[] = {
 #if !OB_HAVE_NATS
     {"nats", "it was built without NATS; install the development files of cnats and build with "
              "-Dnats=enabled"},
+#endif
+#if !OB_HAVE_RABBITMQ
+    {"rabbitmq", "it was built without RabbitMQ; install the development files of librabbitmq and "
+                 "build with -Drabbitmq=enabled"},
 #endif
     {NULL, NULL},
 };

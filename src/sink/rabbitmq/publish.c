@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* publish - one message to its exchange: what AMQP can carry, its properties, room in the socket.
+ */
+#include "sink/rabbitmq/rabbit.h"
+
+#include <linux/sockios.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+
+#define SHORT_MAX 255
+/* An exchange that was refused is tried again after so long. */
+#define REFUSED_MS 1000
+
+static enum ob_status reject(struct ob_sink *s, uint64_t ticket, const char *why)
+{
+    ob_pump_done(s->pump, ticket, OB_V_REJECT, why);
+    return OB_OK;
+}
+
+/* A short string of AMQP is UTF-8 of at most 255 bytes. */
+static bool short_fits(struct ob_str t)
+{
+    return t.n <= SHORT_MAX && ob_utf8_valid(t);
+}
+
+/* The reason why it can never be sent, or NULL. */
+static const char *misfit(const struct ob_sink *s, const struct ob_msg *m, char why[160])
+{
+    uint64_t max = (uint64_t)s->conf->max_message;
+    if (s->server_max > 0 && s->server_max < max)
+        max = s->server_max;
+    if (m->value.n > max) {
+        snprintf(why, 160, "too large: %zu bytes, at most %llu are sent", m->value.n,
+                 (unsigned long long)max);
+        return why;
+    }
+    if (!short_fits(m->topic))
+        return "its topic cannot be a routing key: longer than 255 bytes, or not UTF-8";
+    if (!short_fits(m->stream))
+        return "its stream cannot be an exchange: longer than 255 bytes, or not UTF-8";
+    if (!short_fits(m->id) || !short_fits(m->content_type) || !short_fits(m->event->type))
+        return "its id, type or content type is longer than 255 bytes, or not UTF-8";
+    if (m->n_headers > RABBIT_HEADERS)
+        return "it has more than 256 headers";
+    for (size_t i = 0; i < m->n_headers; i++)
+        if (m->headers[i].name.n == 0 || !short_fits(m->headers[i].name))
+            return "the name of a header is empty, longer than 255 bytes, or not UTF-8";
+    return NULL;
+}
+
+static const struct ob_header *header_of(const struct ob_msg *m, const char *name)
+{
+    for (size_t i = 0; name && *name && i < m->n_headers; i++)
+        if (ob_str_eqc(m->headers[i].name, name))
+            return &m->headers[i];
+    return NULL;
+}
+
+static void fill(const struct ob_sink_rabbit_conf *c, const struct ob_msg *m,
+                 amqp_basic_properties_t *p, amqp_table_entry_t *entries)
+{
+    *p = (amqp_basic_properties_t){._flags =
+                                       AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG,
+                                   .delivery_mode = 2,
+                                   .message_id = ob_rabbit_bytes(m->id)};
+    if (m->content_type.n > 0) {
+        p->_flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
+        p->content_type = ob_rabbit_bytes(m->content_type);
+    }
+    if (m->event->type.n > 0) {
+        p->_flags |= AMQP_BASIC_TYPE_FLAG;
+        p->type = ob_rabbit_bytes(m->event->type);
+    }
+    if (m->event->created_us > 0) {
+        p->_flags |= AMQP_BASIC_TIMESTAMP_FLAG;
+        p->timestamp = (uint64_t)m->event->created_us / 1000000;
+    }
+    if (c->app_id && *c->app_id) {
+        p->_flags |= AMQP_BASIC_APP_ID_FLAG;
+        p->app_id = amqp_cstring_bytes(c->app_id);
+    }
+    const struct ob_header *h = header_of(m, c->correlation_header);
+    if (h && short_fits(h->value)) {
+        p->_flags |= AMQP_BASIC_CORRELATION_ID_FLAG;
+        p->correlation_id = ob_rabbit_bytes(h->value);
+    }
+    h = header_of(m, c->priority_header);
+    if (h && h->value.n == 1 && h->value.p[0] >= '0' && h->value.p[0] <= '9') {
+        p->_flags |= AMQP_BASIC_PRIORITY_FLAG;
+        p->priority = (uint8_t)(h->value.p[0] - '0');
+    }
+    if (m->n_headers == 0)
+        return;
+    for (size_t i = 0; i < m->n_headers; i++)
+        entries[i] = (amqp_table_entry_t){
+            .key = ob_rabbit_bytes(m->headers[i].name),
+            .value = {.kind = AMQP_FIELD_KIND_UTF8,
+                      .value = {.bytes = ob_rabbit_bytes(m->headers[i].value)}}};
+    p->_flags |= AMQP_BASIC_HEADERS_FLAG;
+    p->headers = (amqp_table_t){.num_entries = (int)m->n_headers, .entries = entries};
+}
+
+/* The library's publish waits for room in the socket for ever: so there must be room. What is
+ * larger than the socket's buffer goes alone; TCP_USER_TIMEOUT bounds it. */
+static bool has_room(struct ob_sink *s, const struct ob_msg *m)
+{
+    int queued = 0;
+    size_t need = 512 + m->topic.n + m->value.n;
+    if (ioctl(amqp_get_sockfd(s->conn), SIOCOUTQ, &queued) != 0 || queued == 0)
+        return true;
+    for (size_t i = 0; i < m->n_headers; i++)
+        need += m->headers[i].name.n + m->headers[i].value.n + 8;
+    return (size_t)queued + need <= (size_t)s->sndbuf / 2;
+}
+
+static bool nothing_live(const struct ob_sink *s)
+{
+    for (uint64_t t = s->low; t < s->next; t++)
+        if (s->sent[t & (s->n_sent - 1)].live)
+            return false;
+    return true;
+}
+
+void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, bool missing, const char *why)
+{
+    if (exchange.n == 0 || s->n_refused == RABBIT_REFUSED)
+        return;
+    struct rabbit_refused *r = &s->refused[s->n_refused++];
+    *r = (struct rabbit_refused){.exchange = ob_rabbit_hash(exchange),
+                                 .until_ms = ob_pump_now_ms() + REFUSED_MS,
+                                 .missing = missing};
+    snprintf(r->name, sizeof(r->name), "%.*s", OB_STR_ARG(exchange));
+    snprintf(r->why, sizeof(r->why), "%s", why);
+    s->known[r->exchange % RABBIT_REFUSED] = 0;
+    ob_log(s->env.log, OB_LOG_WARN, "sink.rabbitmq.refused", OB_KS("exchange", exchange),
+           OB_KC("error", why));
+}
+
+/* An exchange is looked for before its first message: a publish to one that is not there would
+ * close the channel, and with it go the confirms of all others. */
+static void look_first(struct ob_sink *s, struct ob_str exchange, uint64_t hash)
+{
+    char why[300], name[256];
+    if (exchange.n == 0 || s->known[hash % RABBIT_REFUSED] == hash)
+        return;
+    for (size_t i = 0; i < s->n_refused; i++)
+        if (s->refused[i].exchange == hash)
+            return;
+    snprintf(name, sizeof(name), "%.*s", OB_STR_ARG(exchange));
+    if (!ob_rabbit_exchange_is(s->conn, name, why) && strncmp(why, "404", 3) == 0)
+        ob_rabbit_refuse(s, exchange, true, why);
+    else
+        s->known[hash % RABBIT_REFUSED] = hash;
+}
+
+/* Whether its exchange was refused a moment ago; one that is over is looked at first. */
+static bool is_refused(struct ob_sink *s, uint64_t exchange, char why[300])
+{
+    for (size_t i = 0; i < s->n_refused; i++) {
+        struct rabbit_refused *r = &s->refused[i];
+        if (r->exchange != exchange)
+            continue;
+        int64_t now = ob_pump_now_ms();
+        if (now >= r->until_ms && (!r->missing || ob_rabbit_exchange_is(s->conn, r->name, why))) {
+            s->refused[i] = s->refused[--s->n_refused];
+            return false;
+        }
+        if (now >= r->until_ms)
+            r->until_ms = now + REFUSED_MS;
+        snprintf(why, 300, "%s", r->why);
+        return true;
+    }
+    return false;
+}
+
+enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
+                              struct ob_err *err)
+{
+    char why[300];
+    const char *bad = misfit(s, m, why);
+    if (bad)
+        return reject(s, ticket, bad);
+    struct ob_str exchange = m->stream.n > 0 ? m->stream : ob_str_c(s->conf->exchange);
+    uint64_t hash = ob_rabbit_hash(exchange);
+    look_first(s, exchange, hash);
+    if (s->n_refused > 0 && is_refused(s, hash, why)) {
+        ob_pump_done(s->pump, ticket, OB_V_BLOCKED, why);
+        return OB_OK;
+    }
+    struct rabbit_sent *e = &s->sent[s->next & (s->n_sent - 1)];
+    s->full = e->live || (s->alone > 0 && !nothing_live(s)) || !has_room(s, m);
+    if (s->full)
+        return OB_AGAIN;
+    amqp_table_entry_t entries[RABBIT_HEADERS];
+    amqp_basic_properties_t props;
+    fill(s->conf, m, &props, entries);
+    int rc = amqp_basic_publish(s->conn, RABBIT_CHANNEL, ob_rabbit_bytes(exchange),
+                                ob_rabbit_bytes(m->topic), 1, 0, &props,
+                                ob_rabbit_bytes(m->value_null ? (struct ob_str){0} : m->value));
+    if (rc != AMQP_STATUS_OK) {
+        s->broken = true;
+        return ob_err_set(err, OB_DOWN, "publish to RabbitMQ: %s", amqp_error_string2(rc));
+    }
+    *e = (struct rabbit_sent){.tag = s->next++,
+                              .ticket = ticket,
+                              .id_hash = ob_rabbit_hash(m->id),
+                              .dest = m->dest_hash,
+                              .exchange = hash,
+                              .size = m->value.n,
+                              .live = true};
+    s->alone -= s->alone > 0;
+    return OB_OK;
+}

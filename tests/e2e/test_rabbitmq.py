@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_rabbitmq - from SQLite to RabbitMQ on a real server, read back by pika."""
+
+import json
+import time
+
+import pytest
+
+from helpers import wait_until
+
+CONFIG = """
+log: {{level: debug}}
+pipelines:
+  p:
+    source: {{type: sqlite, path: app.db}}
+    sink: {{type: rabbitmq, url: "{url}", {sink}}}
+    envelope: none
+    routes: {routes}
+{more}
+"""
+
+
+def prepare(outbox, url, sink, routes='[{topic: "${type}"}]', more=""):
+    outbox.write("outbox.yaml", CONFIG.format(url=url, sink=sink, routes=routes, more=more))
+    outbox.run("schema", "--apply")
+    return outbox.sqlite("app.db")
+
+
+def insert(db, key, n, **columns):
+    row = {"type": "placed", "aggregate_id": key, "payload": json.dumps({"key": key, "n": n}), **columns}
+    marks = ", ".join("?" for _ in row)
+    db.execute(f"insert into outbox_event({', '.join(row)}) values ({marks})", list(row.values()))
+
+
+def numbers(got, key=None):
+    bodies = [json.loads(body) for _, _, body in got]
+    return [b["n"] for b in bodies if key is None or b["key"] == key]
+
+
+def dead(outbox):
+    return outbox.json("dead", "list", "--json")
+
+
+def test_a_message_has_its_properties(outbox, rabbit):
+    exchange, queue = rabbit.exchange("placed")
+    routes = '[{topic: "${type}", headers: {x-correlation-id: c-7, priority: "3", tenant: "${tenant}"}}]'
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}, app_id: shop", routes)
+    insert(db, "a", 1, tenant="t1", created_at=1_770_000_000_123)
+    (event_id,) = db.execute("select id from outbox_event").fetchone()
+    outbox.run("run", "--once")
+    ((method, p, body),) = rabbit.read(queue)
+    assert (method.exchange, method.routing_key) == (exchange, "placed")
+    assert json.loads(body) == {"key": "a", "n": 1}
+    assert (p.message_id, p.type, p.app_id, p.correlation_id) == (event_id, "placed", "shop", "c-7")
+    assert (p.content_type, p.delivery_mode, p.priority, p.timestamp) == ("application/json", 2, 3, 1_770_000_000)
+    assert p.headers == {"x-correlation-id": "c-7", "priority": "3", "tenant": "t1"}
+
+
+def test_order_per_key(outbox, rabbit):
+    exchange, queue = rabbit.exchange()
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}")
+    for n in range(300):
+        insert(db, f"k{n % 7}", n)
+    outbox.run("run", "--once")
+    got = rabbit.read(queue)
+    for key in range(7):
+        assert numbers(got, f"k{key}") == list(range(key, 300, 7))
+
+
+@pytest.mark.parametrize("meaning", ["reject", "retry", "deliver"])
+def test_unroutable(outbox, rabbit, meaning):
+    """Trap 18: an unroutable message is acknowledged, and a return comes before."""
+    exchange, queue = rabbit.exchange("bound")
+    more = "    retry: {first: 10ms, max: 20ms}\n    max_attempts: 3"
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}, unroutable: {meaning}", more=more)
+    insert(db, "a", 1, type="nobody")
+    insert(db, "b", 2, type="bound")
+    insert(db, "c", 3, type="nobody")
+    r = outbox.run("run", "--once")
+    assert numbers(rabbit.read(queue)) == [2]
+    if meaning == "deliver":
+        assert dead(outbox) == [] and r.err.count("sink.rabbitmq.unroutable") == 1
+        return
+    if meaning == "retry":
+        outbox.start("run")
+        wait_until(lambda: len(dead(outbox)) == 2, 20, "both dead")
+    rows = dead(outbox)
+    assert [row["attempts"] for row in rows] == [1 if meaning == "reject" else 3] * 2
+    assert all("no queue is bound" in row["error"] and "nobody" in row["error"] for row in rows)
+
+
+def test_a_missing_exchange_blocks_only_its_own_events(outbox, rabbit):
+    """Traps 22, 61: the server closes the channel; the others flow, nothing is dead, and it goes on by itself."""
+    exchange, queue = rabbit.exchange()
+    missing = rabbit.name("missing")
+    routes = f'[{{match: {{type: lost}}, topic: x, stream: {missing}}}, {{topic: y}}]'
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}", routes)
+    for n in range(200):
+        insert(db, f"k{n}", n, type="lost" if n % 20 == 5 else "fine")
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(queue) == 190, 30, "all others")
+    assert p.alive and dead(outbox) == []
+    assert f"NOT_FOUND - no exchange '{missing}'" in p.err
+    c = rabbit.connect()
+    ch = c.channel()
+    ch.exchange_declare(missing, "topic", durable=True)
+    ch.queue_bind(queue, missing, "x")
+    c.close()
+    wait_until(lambda: rabbit.depth(queue) == 200, 40, "the blocked ones too")
+    assert p.stop() == 0
+    assert sorted(numbers(rabbit.read(queue))) == list(range(200))
+
+
+def test_an_exchange_deleted_while_running_blocks_its_events(outbox, rabbit):
+    """Trap 22: 404 closes the channel in mid-stream; what was not confirmed goes again, nothing is lost or dead."""
+    exchange, queue = rabbit.exchange()
+    second, second_queue = rabbit.exchange()
+    routes = f'[{{match: {{type: second}}, topic: x, stream: {second}}}, {{topic: y}}]'
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}", routes)
+    insert(db, "a", 0, type="second")
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(second_queue) == 1, 30, "the first")
+    c = rabbit.connect()
+    c.channel().exchange_delete(second)
+    c.close()
+    db.execute("begin")
+    for n in range(1, 300):
+        insert(db, f"k{n}", n, type="second" if n % 50 == 7 else "fine")
+    db.execute("commit")
+    wait_until(lambda: rabbit.depth(queue) >= 293, 40, "all others")
+    assert p.alive and dead(outbox) == []
+    assert "sink.rabbitmq.channel_closed" in p.err and f"no exchange '{second}'" in p.err
+    c = rabbit.connect()
+    ch = c.channel()
+    ch.exchange_declare(second, "topic", durable=True)
+    ch.queue_bind(second_queue, second, "#")
+    c.close()
+    wait_until(lambda: rabbit.depth(second_queue) >= 7, 40, "the blocked ones too")
+    assert p.stop() == 0
+    assert set(numbers(rabbit.read(queue))) == {n for n in range(1, 300) if n % 50 != 7}
+    assert set(numbers(rabbit.read(second_queue))) == {0, *(n for n in range(1, 300) if n % 50 == 7)}
+
+
+def test_no_rights_on_an_exchange_blocks_it_with_the_servers_text(outbox, rabbit):
+    exchange, queue = rabbit.exchange()
+    url = rabbit.url.replace("guest:guest", "app:secret")
+    db = prepare(outbox, url, f"exchange: {exchange}")
+    insert(db, "a", 1)
+    p = outbox.start("run")
+    wait_until(lambda: "403 ACCESS_REFUSED" in p.err, 20, "told")
+    assert p.alive and dead(outbox) == [] and rabbit.depth(queue) == 0
+
+
+def test_a_full_queue_blocks_and_goes_on(outbox, rabbit):
+    """A nack: the queue refuses what is beyond its length; nothing is dead, nothing overtakes."""
+    exchange, queue = rabbit.exchange(arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}")
+    for n in range(60):
+        insert(db, "a", n)
+    p = outbox.start("run")
+    got = []
+
+    def more():
+        got.extend(rabbit.read(queue))
+        return len(set(numbers(got))) == 60
+
+    wait_until(more, 60, "all of them", every=0.1)
+    assert p.stop() == 0 and dead(outbox) == []
+    assert numbers(got) == list(range(60))
+
+
+def test_a_message_over_the_limit_is_rejected_alone(outbox, rabbit):
+    """Trap 23: refused before it is sent."""
+    exchange, queue = rabbit.exchange()
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}, max_message: 2k")
+    insert(db, "a", 1)
+    insert(db, "a", 2, payload=json.dumps({"key": "a", "n": 2, "x": "y" * 3000}))
+    insert(db, "a", 3)
+    outbox.run("run", "--once")
+    assert numbers(rabbit.read(queue)) == [1, 3]
+    (row,) = dead(outbox)
+    assert "too large" in row["error"]
+
+
+def test_tls_is_verified(outbox, rabbit):
+    exchange, queue = rabbit.exchange()
+    url = f"amqps://guest:guest@localhost:{rabbit.env['RABBITMQ_TLS_PORT']}/"
+    db = prepare(outbox, url, f"exchange: {exchange}, ca: {rabbit.env['RABBITMQ_TLS']}/ca.crt")
+    insert(db, "a", 1)
+    outbox.run("run", "--once")
+    assert numbers(rabbit.read(queue)) == [1]
+    prepare(outbox, url, f"exchange: {exchange}, verify: true")
+    r = outbox.run("check", check=1)
+    assert "cannot connect" in r.out
+
+
+def test_several_hosts(outbox, rabbit):
+    exchange, queue = rabbit.exchange()
+    db = prepare(outbox, f"amqp://127.0.0.1:1/,{rabbit.url}", f"exchange: {exchange}")
+    insert(db, "a", 1)
+    outbox.run("run", "--once")
+    assert numbers(rabbit.read(queue)) == [1]
+
+
+def test_declare_create_and_check(outbox, rabbit):
+    exchange, queue = rabbit.name("made"), rabbit.name("madeq")
+    sink = f"exchange: {exchange}, queues: [{{name: {queue}, bind: ['#'], max_length: 1000}}]"
+    db = prepare(outbox, rabbit.url, sink)
+    r = outbox.run("check", check=1)
+    assert f"exchange {exchange}: 404 NOT_FOUND" in r.out and "declare: create" in r.out
+    insert(db, "a", 1)
+    prepare(outbox, rabbit.url, sink + ", declare: create")
+    outbox.run("run", "--once")
+    assert numbers(rabbit.read(queue)) == [1]
+    assert f"exchange {exchange}: is there" in outbox.run("check").out
+
+
+def test_wrong_password_is_down_and_said(outbox, rabbit):
+    db = prepare(outbox, rabbit.url.replace("guest:guest", "guest:wrong"), "exchange: x")
+    insert(db, "a", 1)
+    p = outbox.start("run")
+    wait_until(lambda: "sink.down" in p.err, 20)
+    assert "ACCESS_REFUSED" in p.err or "403" in p.err
+    assert p.alive and dead(outbox) == []
