@@ -78,7 +78,7 @@ static const char intro[] =
     "one pipeline, from\n"
     "the folder `$OUTBOX_PROFILES`, or else from the installed `share/outbox/profiles`, or else "
     "from "
-    "`./profiles`. Maps are\n"
+    "`./profiles`, or else from the program itself. Maps are\n"
     "merged key by key; a list or a single value of yours replaces the profile's; `~` takes a "
     "value "
     "of the profile\n"
