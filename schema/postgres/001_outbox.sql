@@ -141,7 +141,7 @@ CREATE TABLE outbox.parked (
     due_at timestamptz NOT NULL,
     blocked_dest bigint NOT NULL DEFAULT 0,  -- 0: waits only for due_at
     reason text NOT NULL,
-    history jsonb NOT NULL DEFAULT '[]',     -- [{"at":…,"attempt":…,"error":…}]
+    history jsonb NOT NULL DEFAULT '[]',     -- [{"at":...,"attempt":...,"error":...}]
     destination text NOT NULL,
     parked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (pipeline, n)

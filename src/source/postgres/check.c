@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check - is this database fit to be relayed? Each finding comes with the statement that fixes it.
  */
+#include "source/postgres/check.h"
+
 #include "source/postgres/admin.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#define SKEW_MAX_MS 5000
 
 struct findings {
     void (*found)(void *user, bool ok, const char *what, const char *fix);
@@ -15,68 +20,6 @@ static void say(const struct findings *f, bool ok, const char *what, const char 
 {
     f->found(f->user, ok, what, ok ? "" : fix);
 }
-
-/* One row of texts: whether it is as it should be, what was found, the fix. Each statement gives
- * its own findings, so that a new one is a row in this table. */
-static const char *const checks[] = {
-    /* rights */
-    "select has_table_privilege(t, p), format('may %s %s', lower(p), t), "
-    "format('GRANT outbox_relay TO %I;', current_user) "
-    "from (values ('outbox.event', 'SELECT'), ('outbox.cursor', 'INSERT'), "
-    "('outbox.cursor', 'UPDATE'), ('outbox.parked', 'INSERT'), ('outbox.dead', 'INSERT')) v(t, p)",
-    "select has_function_privilege('outbox.maintain(boolean)', 'EXECUTE'), 'may keep the "
-    "partitions', "
-    "format('GRANT outbox_relay TO %I;', current_user)",
-    /* rows that we would not see */
-    "select not bool_or(row_security_active(c.oid)), 'row-level security hides no row of "
-    "outbox.event', 'ALTER TABLE outbox.event DISABLE ROW LEVEL SECURITY;' from pg_class c where "
-    "c.oid = 'outbox.event'::regclass",
-    "select not exists (select 1 from pg_subscription_rel where srrelid = "
-    "'outbox.event'::regclass), 'no subscription writes outbox.event', 'its transaction ids are "
-    "another server''s: relay from that server'",
-    /* what the cursor's proof rests on */
-    "select seqcache = 1, format('the sequence of outbox.event gives numbers one by one (CACHE "
-    "%s)', seqcache), 'ALTER TABLE outbox.event ALTER COLUMN seq SET CACHE 1;' from pg_sequence "
-    "where seqrelid = 'outbox.event_seq_seq'::regclass",
-    "select (select attnum from pg_attribute where attrelid = 'outbox.event'::regclass and attname "
-    "= 'xid') < (select attnum from pg_attribute where attrelid = 'outbox.event'::regclass and "
-    "attname = 'seq'), 'a writer has its transaction id before its number', 'the column xid must "
-    "stand before seq: see `outbox schema --print`'",
-    "select count(*) = 2, 'the indexes of outbox.event are there', 'make them again from `outbox "
-    "schema --print`' from pg_index where indrelid = 'outbox.event'::regclass and indisvalid",
-    /* partitions */
-    "select not exists (select 1 from outbox.event_default), 'the default partition is empty', "
-    "'no relay has run outbox.maintain() for a long time; the events in it are delivered and "
-    "retired all the same'",
-    "select max(hi) > (select last_value from outbox.event_seq_seq), 'there are partitions ahead "
-    "of the writers', 'SELECT outbox.maintain();' from outbox.part",
-    /* old cursors keep old partitions */
-    "select false, format('pipeline %s has not run since %s and keeps every event since then', "
-    "pipeline, date_trunc('second', max(beat_at))), format('DELETE FROM outbox.cursor WHERE "
-    "pipeline = %L; -- if it is gone for good', pipeline) from outbox.cursor where mode <> 'rows' "
-    "group by pipeline having max(beat_at) < clock_timestamp() - interval '3 days'",
-    /* settings */
-    "select setting = 'on', format('autovacuum is %s', setting), 'ALTER SYSTEM SET autovacuum = "
-    "on;' from "
-    "pg_settings where name = 'autovacuum'",
-    "select setting <> 'off', format('synchronous_commit is %s', setting), 'a crash of the server "
-    "can lose a commit whose event was already delivered: ALTER SYSTEM SET synchronous_commit = "
-    "on;' from pg_settings where name = 'synchronous_commit'",
-    "select setting = 'on', format('fsync is %s', setting), 'ALTER SYSTEM SET fsync = on;' from "
-    "pg_settings where "
-    "name = 'fsync'",
-    "select not pg_is_in_recovery(), 'the server is a primary', 'the relay writes its cursor: add "
-    "target_session_attrs=read-write to the connection string'",
-    /* what stands in the way of upkeep */
-    "select false, format('backend %s (%s, %s) has had a transaction open for %s: old partitions "
-    "stay as long', pid, usename, coalesce(nullif(application_name, ''), 'no name'), "
-    "date_trunc('second', clock_timestamp() - xact_start)), format('SELECT "
-    "pg_terminate_backend(%s);', pid) from pg_stat_activity where xact_start < clock_timestamp() - "
-    "interval '1 hour' and backend_type = 'client backend' and backend_xid is not null",
-    "select false, format('the prepared transaction %s waits since %s', gid, date_trunc('second', "
-    "prepared)), format('COMMIT PREPARED %L; -- or ROLLBACK PREPARED', gid) from pg_prepared_xacts "
-    "where database = current_database() and prepared < clock_timestamp() - interval '1 hour'",
-};
 
 static enum ob_status run(struct ob_admin *a, const struct findings *f, const char *sql,
                           struct ob_err *err)
@@ -89,6 +32,37 @@ static enum ob_status run(struct ob_admin *a, const struct findings *f, const ch
     return st;
 }
 
+/* Times of parking and retry are the server's, those in messages and logs are ours. */
+static void check_clock(struct ob_admin *a, const struct findings *f)
+{
+    PGresult *res = NULL;
+    struct ob_err why;
+    char text[128];
+    int64_t before = ob_clock_wall_us(a->clock);
+    if (ob_pg_query(&a->db, "select (extract(epoch from clock_timestamp()) * 1000000)::bigint",
+                    NULL, 0, true, &res, &why) != OB_OK)
+        return;
+    int64_t after = ob_clock_wall_us(a->clock), there = ob_pg_i64(res, 0, 0);
+    /* The server looked at its clock somewhere between: what remains is certain. */
+    int64_t ms = (there < before ? before - there : there > after ? there - after : 0) / 1000;
+    PQclear(res);
+    snprintf(text, sizeof(text),
+             "the clocks of the server and of this machine differ by %" PRId64 " ms", ms);
+    say(f, ms <= SKEW_MAX_MS, ms <= SKEW_MAX_MS ? "the clocks agree" : text,
+        "set both clocks by NTP: times of retries and in messages are not comparable");
+}
+
+static void run_all(struct ob_admin *a, const struct findings *f, const struct pg_check *checks)
+{
+    struct ob_err why = {.text = ""};
+    for (; checks->sql; checks++) {
+        if (checks->when == PG_CHECK_NATIVE && ob_pg_admin_mapped(a))
+            continue;
+        if (run(a, f, checks->sql, &why) != OB_OK)
+            say(f, false, why.text, "see the findings above");
+    }
+}
+
 enum ob_status ob_pg_check(struct ob_admin *a,
                            void (*found)(void *user, bool ok, const char *what, const char *fix),
                            void *user, struct ob_err *err)
@@ -96,8 +70,13 @@ enum ob_status ob_pg_check(struct ob_admin *a,
     const struct findings f = {found, user};
     struct ob_err why;
     (void)err; /* what cannot be checked is a finding */
-    if (ob_pg_admin_need(a, &why) != OB_OK) {
-        say(&f, false, why.text, "see the message");
+    enum ob_status st = ob_pg_admin_need(a, &why);
+    /* A table that somebody holds is a finding and nothing to wait for. */
+    if (a->db.c && ob_pg_exec(&a->db, "set lock_timeout = '500ms'", err) == OB_OK)
+        run_all(a, &f, ob_pg_checks_first);
+    if (st != OB_OK) {
+        say(&f, false, why.text,
+            a->db.c ? "see the message, and the findings above" : "see the message");
         return OB_OK;
     }
     say(&f, true, "the database is there, with the newest outbox schema", "");
@@ -108,8 +87,7 @@ enum ob_status ob_pg_check(struct ob_admin *a,
         say(&f, false, why.text, "see the message");
     if (ob_pg_check_wal(a, found, user, &why) != OB_OK)
         say(&f, false, why.text, "see the message");
-    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
-        if (run(a, &f, checks[i], &why) != OB_OK)
-            say(&f, false, why.text, "GRANT outbox_relay to the role of the connection string");
+    run_all(a, &f, ob_pg_checks);
+    check_clock(a, &f);
     return OB_OK;
 }

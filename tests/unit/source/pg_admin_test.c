@@ -35,18 +35,6 @@ static bool add_dead(void *user, const struct ob_dead *d)
     return ++s->n != s->stop_after;
 }
 
-static void count_finding(void *user, bool ok, const char *what, const char *fix)
-{
-    struct seen *s = user;
-
-    assert_true(what[0] != '\0' && (ok || fix[0] != '\0'));
-    if (!ok) {
-        size_t at = strlen(s->text);
-        snprintf(s->text + at, sizeof(s->text) - at, "%s; ", what);
-    }
-    s->n++;
-}
-
 static void schema_is_idempotent(void **state)
 {
     struct bench b;
@@ -422,53 +410,6 @@ static void status_of_shards(void **state)
     bench_clear(&b);
 }
 
-static void check_finds(void **state)
-{
-    static const struct {
-        const char *name, *sql, *says;
-    } rows[] = {
-        {"numbers in advance", "alter table outbox.event alter column seq set cache 10",
-         "CACHE 10"},
-        {"an index is gone", "drop index outbox.event_xid", "indexes"},
-        {"the default partition",
-         "alter sequence outbox.event_seq_seq restart 9000000; select "
-         "outbox.emit('x')",
-         "default partition"},
-        {"an old pipeline",
-         "insert into outbox.cursor (pipeline, shard, shards, beat_at) values ('gone', 0, 1, "
-         "'2001-01-01')",
-         "gone has not run"},
-    };
-    struct ob_err err;
-
-    (void)state;
-    for (size_t i = 0; i < ROWS(rows); i++) {
-        struct bench b;
-        struct ob_admin *a;
-        struct seen seen = {.n = 0};
-        bench_init(&b);
-        a = open_admin(&b);
-        assert_int_equal(ob_pg_admin.check(a, count_finding, &seen, &err), OB_OK);
-        assert_string_equal(seen.text, "fsync is off; "); /* of the tests' server */
-        assert_true(seen.n >= 12);
-        sql(&b, "%s", rows[i].sql);
-        assert_int_equal(ob_pg_admin.check(a, count_finding, &seen, &err), OB_OK);
-        if (!strstr(seen.text, rows[i].says))
-            fail_msg("row '%s': %s", rows[i].name, seen.text);
-        ob_pg_admin.close(a);
-        bench_clear(&b);
-    }
-    struct bench b;
-    struct seen seen = {.n = 0};
-    bench_init(&b);
-    b.conf.dsn = "host=127.0.0.1 port=1 dbname=none";
-    struct ob_admin *a = open_admin(&b);
-    assert_int_equal(ob_pg_admin.check(a, count_finding, &seen, &err), OB_OK);
-    assert_non_null(strstr(seen.text, "connecting"));
-    ob_pg_admin.close(a);
-    bench_clear(&b);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -480,7 +421,6 @@ int main(void)
         cmocka_unit_test(dead_retry_keeps_the_order_of_a_key),
         cmocka_unit_test(discard_releases_a_held_key),
         cmocka_unit_test(status_of_shards),
-        cmocka_unit_test(check_finds),
     };
 
     if (server_missing())

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check - what `outbox check` asks the server. */
+#ifndef OB_SOURCE_POSTGRES_CHECK_H
+#define OB_SOURCE_POSTGRES_CHECK_H
+
+#include <stddef.h>
+
+/* A statement whose rows are findings: whether all is well (bool), what was found, the fix (texts).
+ * Statements that mend something stand first in a fix, a remark behind `--`. */
+struct pg_check {
+    const char *sql;                                /* NULL: the end */
+    enum { PG_CHECK_ALWAYS, PG_CHECK_NATIVE } when; /* NATIVE: not where another table is read */
+};
+
+/* Before the schema is looked at: what kind of server, rights, locks. They need no right and take
+ * no lock of ours. */
+extern const struct pg_check ob_pg_checks_first[];
+/* With the newest schema. */
+extern const struct pg_check ob_pg_checks[];
+
+#endif
