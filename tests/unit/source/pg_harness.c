@@ -126,8 +126,14 @@ static void bench_make(struct bench *b, const char *template)
     on_server("create database %s template %s", b->name, template);
     b->app = PQconnectdb(b->dsn);
     b->fake.clock = (struct ob_clock){.mono_us = mono, .wall_us = wall};
-    b->conf = (struct pg_conf){
-        .dsn = b->dsn, .mode = PG_LOG, .poll_max_ms = 1, .timeout_ms = 10000, .page = 1000};
+    b->conf = (struct pg_conf){.dsn = b->dsn,
+                               .mode = PG_LOG,
+                               .poll_max_ms = 1,
+                               .timeout_ms = 10000,
+                               .page = 1000,
+                               .slot = "",
+                               .publication = "",
+                               .message_prefix = ""};
 }
 
 void bench_init(struct bench *b)
