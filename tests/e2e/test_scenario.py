@@ -49,6 +49,7 @@ def delivered(*tags, start=8.0, step=0.1):
         ("a phantom of nobody", delivered("t1", "t2", "u1", "x9"), "phantom"),
         ("out of order", delivered("t2", "t1", "u1"), "out of order"),
         ("repeated with no reason", delivered("t1", "t2", "u1", "t2"), "nothing in between explains it"),
+        ("repeated after a kill that was over", delivered("t1", "t2", "u1", start=11.5) + [Delivery(12, "a", "t2")], "explains it"),
         ("repeated long after it must have been settled", delivered("t1", "t2", "u1", start=1) + [Delivery(12, "a", "t2")], "explains it"),
     ],
 )

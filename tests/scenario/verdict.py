@@ -4,6 +4,8 @@ repeat explained. Knows neither source nor sink: ledgers in, deliveries in."""
 
 import collections
 
+SEEN_S = 1.0  # a line is seen so much later than it was written, at most
+
 Fault = collections.namedtuple("Fault", "at until name reach")  # reach: a delivery so many seconds before `at` may come again
 Delivery = collections.namedtuple("Delivery", "at key tag")
 
@@ -84,6 +86,6 @@ def order(ledger, first):
 def explain(before, again, faults):
     """The latest disturbance between the two deliveries before which the first of them may not have been settled."""
     for f in reversed(faults):
-        if f.at <= again.at and f.at - f.reach <= before.at <= f.until:
+        if f.at <= again.at and f.at - f.reach <= before.at <= f.until + SEEN_S:
             return f
     return None
