@@ -16,7 +16,7 @@ struct past {
     struct place of[PG_SHARDS_MAX];
 };
 
-enum round_kind { ROUND_FIRST, ROUND_NEXT, ROUND_ADOPT };
+enum round_kind { ROUND_FIRST, ROUND_NEXT, ROUND_ADOPT, ROUND_PEEK };
 
 struct log_state {
     struct pg_conn rd;
@@ -44,6 +44,9 @@ struct log_state {
     bool more;         /* the last round was full */
     uint64_t rounds;   /* begun so far */
     uint64_t complete; /* the last one that was taken if it found all there was, else 0 */
+    unsigned peeks;    /* in a row that saw something; so many rounds are whole ones after some */
+    unsigned no_peek;
+    uint64_t quiet; /* peeks that saw nothing, so far */
     int64_t poll_at, idle_ms;
 
     struct place_ring ring;

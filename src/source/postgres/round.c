@@ -14,6 +14,10 @@
  * The fence bounds the second arm: an id that was given after snap was taken cannot have a number
  * at or below pos. `s->fence_first` is the first one known to be later than snap.
  *
+ * PEEK: while nothing happens only the snapshot is asked for. If it is the one that the last whole
+ * round had, no transaction has ended since, so there is nothing to see, and an idle outbox costs a
+ * server next to nothing (test: "an idle source only peeks").
+ *
  * The row comparison (xid, seq) > … forces the index on (xid, seq); with xid = … order by seq limit
  * the planner walks the index on seq over the whole table. */
 #include "source/postgres/log.h"
@@ -103,21 +107,46 @@ static bool send_rows(struct ob_source *s)
     case ROUND_NEXT:
         return send_named(l, "late_next", 6, late, 1) && send_named(l, "snapshot", 0, NULL, 0);
     case ROUND_FIRST:
+    case ROUND_PEEK:
         break;
     }
     return send_named(l, "late_first", 5, late, 1) && send_named(l, "snapshot", 0, NULL, 0) &&
            send_named(l, "main", 2, main_values, 1);
 }
 
-enum ob_status ob_pg_round_send(struct ob_source *s, struct ob_err *err)
+/* Idle for a while, and the last round saw all there was. A server whose snapshots change all the
+ * time for other reasons gets whole rounds for a second. */
+static bool wants_peek(const struct ob_source *s, struct log_state *l)
 {
-    struct log_state *l = s->state;
+    if (l->no_peek > 0) {
+        l->no_peek--;
+        return false;
+    }
+    return !l->aborted && l->complete == l->rounds && l->rounds > 0 &&
+           l->idle_ms >= s->conf->poll_max_ms && l->at.adopt_pos < 0 && !l->at.late_snap;
+}
+
+static bool send_whole(struct ob_source *s, struct log_state *l)
+{
     l->kind = l->at.adopt_pos >= 0 ? ROUND_ADOPT : l->at.late_snap ? ROUND_NEXT : ROUND_FIRST;
     l->step = l->aborted ? -1 : 0;
+    return (!l->aborted || send_named(l, "rollback", 0, NULL, 0)) &&
+           send_named(l, "begin", 0, NULL, 0) && send_rows(s) &&
+           send_named(l, "commit", 0, NULL, 0);
+}
+
+static bool send_peek(struct log_state *l)
+{
+    l->kind = ROUND_PEEK;
+    l->step = 2; /* where the snapshot's answer stands */
+    return send_named(l, "snapshot", 0, NULL, 0);
+}
+
+static enum ob_status ask(struct ob_source *s, bool peek, struct ob_err *err)
+{
+    struct log_state *l = s->state;
     l->rounds++;
-    if ((l->aborted && !send_named(l, "rollback", 0, NULL, 0)) ||
-        !send_named(l, "begin", 0, NULL, 0) || !send_rows(s) ||
-        !send_named(l, "commit", 0, NULL, 0) || PQpipelineSync(l->rd.c) != 1 ||
+    if (!(peek ? send_peek(l) : send_whole(s, l)) || PQpipelineSync(l->rd.c) != 1 ||
         PQflush(l->rd.c) < 0)
         return ob_pg_round_lost(s, "asking for events", err);
     l->asked = true;
@@ -125,6 +154,11 @@ enum ob_status ob_pg_round_send(struct ob_source *s, struct ob_err *err)
     l->answer_by =
         l->kind == ROUND_ADOPT ? INT64_MAX : ob_clock_mono_ms(s->clock) + 6 * s->conf->timeout_ms;
     return OB_OK;
+}
+
+enum ob_status ob_pg_round_send(struct ob_source *s, struct ob_err *err)
+{
+    return ask(s, wants_peek(s, s->state), err);
 }
 
 /* The answers in the order of the statements: (rollback,) begin, rows, snapshot, main. */
@@ -246,13 +280,37 @@ static void drop_round(struct log_state *l)
     }
 }
 
+#define PEEKS_IN_VAIN 3
+#define WHOLE_ROUNDS 50
+
+/* OB_OK: nothing has changed. OB_AGAIN: a whole round was asked for. */
+static enum ob_status peeked(struct ob_source *s, struct log_state *l, struct ob_err *err)
+{
+    bool same = strcmp(PQgetvalue(l->snap_res, 0, 0), l->at.snap->text) == 0;
+    drop_round(l);
+    if (same) {
+        l->peeks = 0;
+        l->quiet++;
+        l->complete = l->rounds;
+        return OB_OK;
+    }
+    if (++l->peeks >= PEEKS_IN_VAIN) {
+        l->peeks = 0;
+        l->no_peek = WHOLE_ROUNDS;
+    }
+    enum ob_status st = ask(s, false, err);
+    return st == OB_OK ? OB_AGAIN : st;
+}
+
 enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
 {
     struct log_state *l = s->state;
     enum ob_status st = receive(s, err);
     if (st != OB_OK)
         return st;
-    l->aborted = l->failed != OB_OK;
+    if (l->kind == ROUND_PEEK && l->failed == OB_OK && l->snap_res)
+        return peeked(s, l, err);
+    l->aborted = l->failed != OB_OK && l->kind != ROUND_PEEK;
     if (l->failed != OB_OK || !l->late || !l->snap_res || (l->kind == ROUND_FIRST && !l->main)) {
         st = l->failed;
         if (st != OB_OK)

@@ -468,6 +468,60 @@ static void only_what_is_on_disk(void **state)
     bench_clear(&b);
 }
 
+/* Claims until `n` peeks have seen nothing. */
+static void until_quiet(struct ob_source *s, uint64_t n)
+{
+    struct log_state *l = s->state;
+    struct ob_batch *batch = NULL;
+    struct ob_err err;
+    uint64_t want = l->quiet + n;
+    for (int i = 0; i < 60000 && l->quiet < want; i++) {
+        assert_int_equal(ob_source_postgres.claim(s, 100, 1 << 20, &batch, &err), OB_AGAIN);
+        usleep(500);
+    }
+    assert_true(l->quiet >= want);
+}
+
+/* Claims without being told anything until this number comes. */
+static void until_claimed(struct ob_source *s, uint64_t seq)
+{
+    struct ob_batch *batch = NULL;
+    struct ob_err err;
+    for (int i = 0; i < 60000 && !batch; i++) {
+        enum ob_status st = ob_source_postgres.claim(s, 100, 1 << 20, &batch, &err);
+        assert_true(st == OB_AGAIN || st == OB_OK);
+        usleep(500);
+    }
+    assert_non_null(batch);
+    assert_int_equal(batch->n, 1);
+    assert_int_equal(batch->events[0].seq, seq);
+    ob_batch_unref(batch);
+}
+
+static void an_idle_source_only_peeks(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b);
+    PGconn *late = session(&b);
+    struct ob_source *s = open_own(&b);
+    until_quiet(s, 3);
+    put(b.app); /* 1 */
+    until_claimed(s, 1);
+    sql_on(late, "begin");
+    put(late); /* 2, not visible */
+    until_quiet(s, 3);
+    put(b.app); /* 3 */
+    until_claimed(s, 3);
+    until_quiet(s, 3);
+    sql_on(late, "commit");
+    until_claimed(s, 2);
+    until_quiet(s, 1);
+    ob_source_postgres.close(s);
+    PQfinish(late);
+    bench_clear(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +537,7 @@ int main(void)
         cmocka_unit_test(an_idle_cursor_moves_on),
         cmocka_unit_test(snapshots_show_what_the_server_says),
         cmocka_unit_test(only_what_is_on_disk),
+        cmocka_unit_test(an_idle_source_only_peeks),
     };
 
     if (server_missing())
