@@ -80,6 +80,20 @@ def test_a_stopped_owner_is_followed_at_once(outbox, db):
 
 
 @pytest.mark.slow
+def test_a_hung_owner_that_nobody_follows_is_named_by_check(outbox, db):
+    config(outbox, db)
+    relay = outbox.start("run")
+    wait_until(lambda: "relay.start" in relay.err, 20, "runs")
+    relay.signal(signal.SIGSTOP)
+    pid = db.one("select backend_pid from outbox.cursor")
+    db.sql("update outbox.cursor set beat_at = beat_at - interval '1 minute'")  # what time would do
+    told = outbox.run("check", check=None).out
+    assert "owns shard 0 of pipeline orders and has not been heard of" in told and f"pg_terminate_backend({pid})" in told, told
+    relay.signal(signal.SIGCONT)
+    assert relay.stop() == 0
+
+
+@pytest.mark.slow
 def test_a_hung_owner_is_followed_within_15_s_and_wakes_up_fenced(outbox, db):
     a, b = pair(outbox, db)
     writer = writing(db, outbox)

@@ -125,7 +125,10 @@ def test_a_table_that_somebody_locks(outbox, db, table):
     ddl.execute("set local lock_timeout = 0")
     ddl.execute(f"alter table {table} add column more int")
     wait_until(lambda: "source.down" in relay.err, 30, "noticed")
-    time.sleep(4)
+    pid = ddl.connection.info.backend_pid
+    told = outbox.run("check", check=None).out
+    assert f"pg_terminate_backend({pid})" in told and table in told, told
+    time.sleep(2)
     ddl.connection.rollback()
     goes_on(writer, out)
     assert "relay.fenced" not in relay.err, "its session was there all the time"

@@ -165,6 +165,12 @@ const struct pg_check ob_pg_checks[] = {
      "'outbox.event_default'::regclass and l.granted and l.mode = 'AccessShareLock' and "
      "a.xact_start < clock_timestamp() - " OLD,
      PG_CHECK_NATIVE},
+    {"select false, format('%s owns shard %s of pipeline %s and has not been heard of since "
+     "%s', " WHO ", c.shard, c.pipeline, date_trunc('second', c.beat_at)), format('SELECT "
+     "pg_terminate_backend(%s); -- a stand-by does that after 10 s', a.pid) from outbox.cursor c "
+     "join pg_stat_activity a on a.pid = c.backend_pid and a.backend_start = c.backend_start where "
+     "c.state <> 'stopped' and c.beat_at < clock_timestamp() - interval '15 s'",
+     PG_CHECK_ALWAYS},
     /* old cursors keep old partitions */
     {"select false, format('pipeline %s has not run since %s and keeps every event since then', "
      "pipeline, date_trunc('second', max(beat_at))), format('DELETE FROM outbox.cursor WHERE "
