@@ -242,7 +242,11 @@ def pytests(variant, folder, marks):
         count.failed.append((f"{prefix}tests/{folder}", problem))
         return count
     if folder == "e2e":  # neighbours go to different parts: long tests stand together
-        parts = [p for p in (names[i::PARTS] for i in range(PARTS)) if p]
+        # but a broker that takes long to start is started once
+        shared = [n for n in names if "/test_kafka" in n]
+        names_left = [n for n in names if n not in shared]
+        parts = [[n for n in shared if f"/{f}.py" in n] for f in ("test_kafka", "test_kafka_outage")]
+        parts = [p for p in parts + [names_left[i::PARTS] for i in range(PARTS)] if p]
     else:  # files have something in common that is made once
         parts = [[f] for f in sorted({n.split("::")[0] for n in names})]
     with concurrent.futures.ThreadPoolExecutor(E2E_AT_ONCE) as pool:

@@ -68,7 +68,7 @@ static void judge(struct ob_sink *s)
     }
     s->main.all_down = s->side.all_down = false;
     bool broken = s->main.state == KAFKA_L_REST && s->main.fails > 2;
-    if (!s->reached && (s->misses > 0 || s->up == 1))
+    if (!s->reached && (s->misses > 1 || s->up == 1))
         say(s, 0, s->why);
     else if (broken)
         say(s, 0, s->main.why);
@@ -85,7 +85,9 @@ static void take_reports(struct ob_sink *s)
             s->reached = true;
         else if (s->misses > 2 || s->up != 1)
             s->reached = false;
-        if (r->why[0])
+        if (r->ok)
+            s->why[0] = '\0';
+        else if (r->told || !s->why[0])
             snprintf(s->why, sizeof(s->why), "%s", r->why);
         for (size_t i = 0; i < r->n; i++)
             ob__kafka_topic_view(s, &r->views[i]);

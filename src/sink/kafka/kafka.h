@@ -34,7 +34,7 @@ struct kafka_conf {
     bool create_topics;
     int64_t partitions, replicas; /* of topics that are made; 0: as the broker likes */
     int64_t max_message;          /* 0: what the broker takes */
-    const char *id_header, *content_type_header; /* "": none */
+    const char *id_header, *content_type_header; /* "none": none */
 };
 
 /* ---- conf.c ---- */
@@ -100,7 +100,7 @@ struct kafka_view {
 /* One look at the cluster. */
 struct kafka_report {
     struct kafka_report *next;
-    bool ok;
+    bool ok, told; /* told: a broker, or the way to it, gave the reason */
     char why[256];
     size_t n;
     struct kafka_view *views;

@@ -65,8 +65,10 @@ static const char *own_header(const struct ob_msg *m, const struct kafka_conf *c
 {
     const char *name = i == 0 ? c->id_header : c->content_type_header;
     *value = i == 0 ? m->id : m->content_type;
-    return name && *name && value->n > 0 && !has_header(m, name, i == 0 ? value : NULL) ? name
-                                                                                        : NULL;
+    return name && strcmp(name, "none") != 0 && value->n > 0 &&
+                   !has_header(m, name, i == 0 ? value : NULL)
+               ? name
+               : NULL;
 }
 
 size_t ob__kafka_weight(const struct ob_msg *m, const struct kafka_conf *c)

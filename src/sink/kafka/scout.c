@@ -366,6 +366,7 @@ static void look_and_post(struct kafka_scout *s)
         read_events(s, why, sizeof(why));
         if (why[0])
             snprintf(r->why, sizeof(r->why), "%s", why);
+        r->told = why[0] != '\0';
     }
     post(s, r);
 }
