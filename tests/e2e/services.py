@@ -234,7 +234,7 @@ class Kafka:
         config = {k.replace("_", "."): str(v) for k, v in config.items()}
         a = self.admin()
         try:
-            a.create_topics([NewTopic(name, partitions, replicas, assignment or [], config)])
+            a.create_topics([NewTopic(name, partitions, replicas, assignment or ([] if replicas == -1 else None), config)])
         finally:
             a.close()
         return name
