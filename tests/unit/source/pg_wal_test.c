@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pg_wal_test - the pure parts of mode wal: rows of the native table in both forms, messages,
+ * events packed beside their parked rows, places in the stream. */
+#include "rows.h"
+#include "source/postgres/wal.h"
+#include "source/postgres/whole.h"
+
+static const char *const columns[] = {
+    "xid",          "seq",       "id",       "type",           "aggregate_type",
+    "aggregate_id", "key",       "tenant",   "topic",          "payload",
+    "payload_kind", "headers",   "metadata", "entity_version", "schema_version",
+    "max_attempts", "created_at"};
+
+static void relation(struct pgo_column *out, struct pgo_msg *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (struct pgo_column){.name = ob_str_c(columns[i])};
+    *m = (struct pgo_msg){.kind = PGO_RELATION, .relation = 7, .columns = out, .n = n};
+}
+
+#define T(z)                                                                                       \
+    {                                                                                              \
+        PGO_TEXT,                                                                                  \
+        {                                                                                          \
+            (z), sizeof(z) - 1                                                                     \
+        }                                                                                          \
+    }
+#define B(z)                                                                                       \
+    {                                                                                              \
+        PGO_BINARY,                                                                                \
+        {                                                                                          \
+            (z), sizeof(z) - 1                                                                     \
+        }                                                                                          \
+    }
+#define NIL                                                                                        \
+    {                                                                                              \
+        PGO_NULL,                                                                                  \
+        {                                                                                          \
+            NULL, 0                                                                                \
+        }                                                                                          \
+    }
+
+static void test_both_forms_give_the_same_event(void **state)
+{
+    static const struct pgo_value text[] = {T("731"),
+                                            T("42"),
+                                            T("0190a6e0-1111-7abc-8def-0123456789ab"),
+                                            T("t"),
+                                            T("a"),
+                                            T("i"),
+                                            NIL,
+                                            NIL,
+                                            T("top"),
+                                            T("\\x007fff"),
+                                            T("b"),
+                                            T("{}"),
+                                            NIL,
+                                            T("-5"),
+                                            NIL,
+                                            T("3"),
+                                            T("2000-01-01 00:00:01.5+00")};
+    static const struct pgo_value binary[] = {
+        B("\0\0\0\0\0\0\2\xdb"),
+        B("\0\0\0\0\0\0\0\x2a"),
+        B("\x01\x90\xa6\xe0\x11\x11\x7a\xbc\x8d\xef\x01\x23\x45\x67\x89\xab"),
+        B("t"),
+        B("a"),
+        B("i"),
+        NIL,
+        NIL,
+        B("top"),
+        B("\x00\x7f\xff"),
+        B("b"),
+        B("{}"),
+        NIL,
+        B("\xff\xff\xff\xff\xff\xff\xff\xfb"),
+        NIL,
+        B("\0\0\0\3"),
+        B("\0\0\0\0\0\x16\xe3\x60")};
+    struct ob_arena *arena = ob_arena_new(0, 0);
+    struct pgo_column cols[17];
+    struct pgo_msg rel, row = {.kind = PGO_INSERT, .n = 17};
+    struct wal_table table = {0};
+    struct ob_err err;
+    (void)state;
+    relation(cols, &rel, 17);
+    assert_int_equal(ob_pg_wal_map_native(&table, &rel, &err), OB_OK);
+    for (int form = 0; form < 2; form++) {
+        const char *name = form ? "binary" : "text";
+        struct ob_event ev;
+        row.values = form ? binary : text;
+        row_int(name, "status", ob_pg_wal_native(&table, &row, arena, &ev, &err), OB_OK);
+        row_int(name, "seq", (int64_t)ev.seq, 42);
+        row_str(name, "id", ev.id, OB_STR("0190a6e0-1111-7abc-8def-0123456789ab"));
+        row_str(name, "type", ev.type, OB_STR("t"));
+        row_str(name, "topic", ev.topic, OB_STR("top"));
+        row_str(name, "payload", ev.payload, OB_STR("\x00\x7f\xff"));
+        row_int(name, "kind", ev.payload_kind, OB_PAYLOAD_BYTES);
+        row_int(name, "entity_version", ev.entity_version, -5);
+        row_int(name, "schema_version", ev.schema_version, OB_NO_VERSION);
+        row_int(name, "max_attempts", ev.max_attempts, 3);
+        row_int(name, "created", ev.created_us, 946684801500000);
+        ROW_TRUE(name, ev.key.n == 0 && ev.tenant.n == 0);
+    }
+    ob_arena_unref(arena);
+}
+
+static void test_a_column_that_is_gone(void **state)
+{
+    struct pgo_column cols[17];
+    struct pgo_msg rel;
+    struct wal_table table = {0};
+    struct ob_err err;
+    (void)state;
+    relation(cols, &rel, 9); /* ends before the payload */
+    assert_int_equal(ob_pg_wal_map_native(&table, &rel, &err), OB_FATAL);
+    assert_non_null(strstr(err.text, "payload"));
+    assert_false(table.known);
+}
+
+static void test_messages(void **state)
+{
+    static const struct {
+        const char *name, *content, *fault, *payload;
+        enum ob_payload_kind kind;
+    } cases[] = {
+        {"json", "{\"type\": \"t\", \"payload\": [1, 2]}", "", "[1, 2]", OB_PAYLOAD_JSON},
+        {"text", "{\"type\": \"t\", \"kind\": \"text\", \"payload\": \"a\\nb\"}", "", "a\nb",
+         OB_PAYLOAD_TEXT},
+        {"bytes", "{\"type\": \"t\", \"kind\": \"bytes\", \"payload\": \"aGk=\"}", "", "hi",
+         OB_PAYLOAD_BYTES},
+        {"kind behind the payload", "{\"payload\": \"aGk\", \"kind\": \"bytes\", \"type\": \"t\"}",
+         "", "hi", OB_PAYLOAD_BYTES},
+        {"none", "{\"type\": \"t\"}", "", "", OB_PAYLOAD_NULL},
+        {"null", "{\"type\": \"t\", \"payload\": null}", "", "", OB_PAYLOAD_NULL},
+        {"no type", "{}", "no type", "{}", OB_PAYLOAD_BYTES},
+        {"no object", "[]", "no JSON object", "[]", OB_PAYLOAD_BYTES},
+        {"nothing", "", "byte 0", "", OB_PAYLOAD_BYTES},
+        {"two", "{\"type\": \"t\"}{}", "", "{\"type\": \"t\"}{}", OB_PAYLOAD_BYTES},
+        {"unknown field", "{\"type\": \"t\", \"x\": 1}", "does not have",
+         "{\"type\": \"t\", \"x\": 1}", OB_PAYLOAD_BYTES},
+        {"headers are no object", "{\"type\": \"t\", \"headers\": 1}", "are objects",
+         "{\"type\": \"t\", \"headers\": 1}", OB_PAYLOAD_BYTES},
+    };
+    (void)state;
+    for (size_t i = 0; i < ROWS(cases); i++) {
+        struct ob_arena *arena = ob_arena_new(0, 0);
+        struct pgo_msg m = {.kind = PGO_MESSAGE,
+                            .lsn = 0x1234560,
+                            .transactional = true,
+                            .content = ob_str_c(cases[i].content)};
+        struct ob_event ev, again;
+        struct ob_err err;
+        row_int(cases[i].name, "status", ob_pg_wal_message(&m, 5, arena, &ev, &err), OB_OK);
+        row_int(cases[i].name, "again", ob_pg_wal_message(&m, 5, arena, &again, &err), OB_OK);
+        bool poison = cases[i].kind == OB_PAYLOAD_BYTES && cases[i].payload == cases[i].content;
+        poison = poison || strcmp(cases[i].payload, cases[i].content) == 0;
+        row_int(cases[i].name, "poison", ev.fault.n > 0, poison);
+        if (!strstr(ev.fault.p ? ev.fault.p : "", cases[i].fault))
+            fail_msg("row '%s': %.*s", cases[i].name, OB_STR_ARG(ev.fault));
+        row_str(cases[i].name, "payload", ev.payload, ob_str_c(cases[i].payload));
+        row_int(cases[i].name, "kind", ev.payload_kind, cases[i].kind);
+        row_str(cases[i].name, "the same id", again.id, ev.id);
+        row_int(cases[i].name, "seq", (int64_t)ev.seq, 0x1234560);
+        m.lsn += 4096;
+        row_int(cases[i].name, "elsewhere", ob_pg_wal_message(&m, 5, arena, &again, &err), OB_OK);
+        ROW_TRUE(cases[i].name, !ob_str_eq(again.id, ev.id));
+        ob_arena_unref(arena);
+    }
+}
+
+static void test_packed_events_come_back_whole(void **state)
+{
+    struct ob_arena *arena = ob_arena_new(0, 0);
+    struct ob_col cols[] = {{OB_STR("n"), OB_STR("1.5"), OB_COL_NUMBER},
+                            {OB_STR("quote\""), OB_STR("a\\b"), OB_COL_TEXT}};
+    const struct ob_event ev = {.id = OB_STR("id-1"),
+                                .type = OB_STR("t"),
+                                .aggregate_id = OB_STR("snow \xe2\x98\x83"),
+                                .key = OB_STR("k"),
+                                .topic = OB_STR("top"),
+                                .stream = OB_STR("s"),
+                                .headers = OB_STR("{\"h\": \"1\"}"),
+                                .payload_kind = OB_PAYLOAD_TEXT,
+                                .entity_version = 7,
+                                .schema_version = OB_NO_VERSION,
+                                .created_us = 1234567,
+                                .max_attempts = 3,
+                                .seq = 99,
+                                .fault = OB_STR("why"),
+                                .cols = cols,
+                                .n_cols = 2};
+    struct ob_event back;
+    struct ob_buf json;
+    struct ob_err err = {.text = ""};
+    (void)state;
+    ob_buf_init(&json, 0);
+    ob_pg_whole_pack(&ev, &json);
+    assert_false(json.failed);
+    assert_int_equal(
+        ob_pg_whole_unpack(ob_buf_view(&json), OB_STR("body"), false, arena, &back, &err), OB_OK);
+    row_str("packed", "id", back.id, ev.id);
+    row_str("packed", "aggregate_id", back.aggregate_id, ev.aggregate_id);
+    row_str("packed", "stream", back.stream, ev.stream);
+    row_str("packed", "headers", back.headers, ev.headers);
+    row_str("packed", "fault", back.fault, ev.fault);
+    row_str("packed", "payload", back.payload, OB_STR("body"));
+    row_int("packed", "kind", back.payload_kind, OB_PAYLOAD_TEXT);
+    row_int("packed", "entity_version", back.entity_version, 7);
+    row_int("packed", "schema_version", back.schema_version, OB_NO_VERSION);
+    row_int("packed", "created", back.created_us, 1234567);
+    row_int("packed", "max_attempts", back.max_attempts, 3);
+    row_int("packed", "seq", (int64_t)back.seq, 99);
+    assert_int_equal(back.n_cols, 2);
+    row_str("packed", "column", back.cols[1].name, cols[1].name);
+    row_str("packed", "value", back.cols[1].value, cols[1].value);
+    row_int("packed", "column's kind", back.cols[0].kind, OB_COL_NUMBER);
+    /* A text with NUL cannot stand in jsonb: the settle would be refused for ever. */
+    ob_buf_reset(&json);
+    struct ob_event nul = {.id = OB_STR("a\0b"), .type = OB_STR("t")};
+    ob_pg_whole_pack(&nul, &json);
+    assert_null(strstr(ob_buf_z(&json), "u0000"));
+    for (size_t n = 0; n < json.n; n++) {
+        struct ob_str cut = {json.p, n};
+        assert_int_not_equal(ob_pg_whole_unpack(cut, OB_STR(""), false, arena, &back, &err), OB_OK);
+    }
+    ob_buf_clear(&json);
+    ob_arena_unref(arena);
+}
+
+/* Ordinals of transactions that are in flight, and the position behind each. */
+static void test_positions(void **state)
+{
+    struct wal_txn of[] = {{.first = 1, .last = 1, .lsn = 100, .end_lsn = 110},
+                           {.first = 2, .last = 4, .lsn = 200, .end_lsn = 230, .rows = 5},
+                           {.first = 5, .last = 6, .lsn = 300}};
+    struct wal_state *w = test_calloc(1, sizeof(*w));
+    static const struct {
+        const char *name;
+        uint64_t ref, lsn, rows;
+    } cases[] = {
+        {"a whole transaction", 1, 110, 0},
+        {"inside, behind rows that were done", 2, 200, 6},
+        {"inside", 3, 200, 7},
+        {"its end", 4, 230, 0},
+        {"one that is still read", 6, 300, 2},
+    };
+    struct wal_pos at;
+    (void)state;
+    w->ring = (struct wal_ring){.of = of, .cap = 3, .n = 3};
+    for (size_t i = 0; i < ROWS(cases); i++) {
+        ROW_TRUE(cases[i].name, ob_pg_wal_at(w, cases[i].ref, &at));
+        row_int(cases[i].name, "lsn", (int64_t)at.lsn, (int64_t)cases[i].lsn);
+        row_int(cases[i].name, "rows", (int64_t)at.rows, (int64_t)cases[i].rows);
+    }
+    assert_false(ob_pg_wal_at(w, 7, &at));
+    ob_pg_wal_settled(w, 3); /* inside the second: it stays */
+    assert_int_equal(w->ring.n, 2);
+    assert_true(ob_pg_wal_at(w, 4, &at));
+    ob_pg_wal_settled(w, 6);
+    assert_int_equal(w->ring.n, 1); /* the last one's commit was not read yet */
+    test_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_both_forms_give_the_same_event),
+        cmocka_unit_test(test_a_column_that_is_gone),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_packed_events_come_back_whole),
+        cmocka_unit_test(test_positions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
