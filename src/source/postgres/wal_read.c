@@ -26,12 +26,12 @@ static struct wal_txn *last_txn(struct wal_ring *r)
 
 static bool ring_add(struct wal_ring *r, struct wal_txn txn)
 {
-    if (r->n == r->cap) {
+    if (!r->of || r->n == r->cap) {
         size_t cap = r->cap ? r->cap * 2 : 256;
         struct wal_txn *of = malloc(cap * sizeof(*of));
         if (!of)
             return false;
-        for (size_t i = 0; i < r->n; i++)
+        for (size_t i = 0; r->of && i < r->n; i++)
             of[i] = r->of[(r->head + i) % r->cap];
         free(r->of);
         *r = (struct wal_ring){.of = of, .cap = cap, .n = r->n};
