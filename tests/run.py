@@ -232,7 +232,8 @@ def pytest_names(folder, marks, env):
 
 def pytests(variant, folder, marks):
     bin_folder, _, _, slow, extra = VARIANTS[variant]
-    env = {**os.environ, **extra, "OUTBOX_TEST_SLOW": str(slow), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, **extra, "OUTBOX_TEST_SLOW": str(slow), "PYTHONDONTWRITEBYTECODE": "1",
+           "OUTBOX_TEST_RUN": str(os.getpid())}  # whose processes share the servers that start slowly
     env["OUTBOX_BIN"] = str(ROOT / bin_folder / "outbox")
     env["OUTBOX_BUILD"] = str(ROOT / bin_folder)
     prefix = "" if variant == "gcc" else f"{variant}: "

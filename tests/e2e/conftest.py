@@ -100,6 +100,20 @@ def own_nats():
 @pytest.fixture(scope="session")
 def rabbit():
     """A RabbitMQ server for all tests of the run."""
-    server = services.Rabbit("--tls")
+    server = services.Rabbit("--tls", shared=True)
     yield server
     server.close()
+
+
+@pytest.fixture
+def own_rabbit():
+    """Starts a RabbitMQ server that a test may stop and kill."""
+    servers = []
+
+    def start(*options, **kw):
+        servers.append(services.Rabbit(*options, **kw))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

@@ -2,11 +2,13 @@
 """services - real servers as fixtures. Each is started by its script in tests/services, in a
 temporary folder and on a free port, and ends with the process that started it."""
 
+import fcntl
 import os
 import pwd
 import shutil
 import signal
 import subprocess
+import tempfile
 
 import pytest
 
@@ -354,12 +356,20 @@ class Nats:
 class Rabbit:
     """A RabbitMQ server. Looked at by pika."""
 
-    def __init__(self, *options, conf=()):
+    def __init__(self, *options, conf=(), shared=False):
         self.pika = pytest.importorskip("pika", reason="skipped: there is no python3-pika")
-        args = ["start", "--while", os.getpid(), *options]
+        run = os.environ.get("OUTBOX_TEST_RUN") if shared else None
+        args = ["start", "--while", run or os.getpid(), *options]
         for line in conf:
             args += ["--conf", line]
-        self.env = call("rabbitmq", *args, timeout=240)
+        self.shared = bool(run)
+        if run:  # one server for all processes of a run: it takes many seconds to start
+            folder = f"{tempfile.gettempdir()}/outbox-rabbit-run-{run}"
+            with open(f"{folder}.lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self.env = call("rabbitmq", *args, "--dir", folder, timeout=300)
+        else:
+            self.env = call("rabbitmq", *args, timeout=300)
         self.dir, self.url, self.names = self.env["RABBITMQ_DIR"], self.env["RABBITMQ_URL"], 0
 
     @property
@@ -422,4 +432,6 @@ class Rabbit:
         self.env = call("rabbitmq", "start", "--dir", self.dir, timeout=240)
 
     def close(self):
+        if self.shared:
+            return  # ends with the run
         subprocess.run([str(SCRIPTS / "rabbitmq"), "stop", self.dir, "--kill"], check=False, capture_output=True)

@@ -82,6 +82,7 @@ def watch(pid, folder, stop):
         time.sleep(1)
     stop()
     shutil.rmtree(folder, ignore_errors=True)
+    pathlib.Path(f"{folder}.lock").unlink(missing_ok=True)
     os._exit(0)
 
 

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_broker_outage - NATS and RabbitMQ that die, hang, refuse and come back while a writer goes on. The ledger is what the
+writer's own commits returned. Nothing lost, no attempt spent, order kept, memory flat, and the rest is caught up quickly.
+
+OUTBOX_TEST_STOP: seconds that a broker hangs (45 for the long form)."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from helpers import SLOW, wait_until
+from test_relay import Writer, insert
+
+STOP = float(os.environ.get("OUTBOX_TEST_STOP", "8"))
+KEYS = [f"k{i}" for i in range(8)]
+
+CONFIG = """
+log: {{level: info}}
+pipelines:
+  p:
+    source: {{type: sqlite, path: app.db}}
+    sink: {sink}
+    envelope: none
+    publish_timeout: {timeout}
+    routes: [{{topic: "{topic}"}}]
+{more}
+"""
+
+
+class NatsSide:
+    def __init__(self, own_nats):
+        self.server = own_nats()
+        self.stream = self.server.stream(None)
+        self.topic = f"{self.stream}.x"
+        self.sink = f'{{type: nats, url: "{self.server.url}", ping_interval: 1s}}'
+
+    def pids(self):
+        return self.server.pids
+
+    def seen(self):
+        return [m.json() for m in self.server.read(self.stream)]
+
+    def stop(self):
+        self.server.stop(kill=True)
+
+    def start(self):
+        self.server.start()
+
+
+class RabbitSide:
+    def __init__(self, own_rabbit):
+        self.server = own_rabbit()
+        exchange, self.queue = self.server.exchange()
+        self.topic = "x"
+        self.sink = f'{{type: rabbitmq, url: "{self.server.url}", exchange: {exchange}, heartbeat: 2s}}'
+        self.got = []
+
+    def pids(self):
+        return [self.server.pid]
+
+    def seen(self):
+        self.got += [json.loads(body) for _, _, body in self.server.read(self.queue)]
+        return self.got
+
+    def stop(self):
+        self.server.stop(kill=True)
+
+    def start(self):
+        self.server.start()
+
+
+@pytest.fixture(params=["nats", "rabbitmq"])
+def side(request):
+    if request.param == "nats":
+        return NatsSide(request.getfixturevalue("own_nats"))
+    return RabbitSide(request.getfixturevalue("own_rabbit"))
+
+
+def memory(pid):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    return 0
+
+
+def begin(outbox, side, timeout="30s", more=""):
+    outbox.write("outbox.yaml", CONFIG.format(sink=side.sink, topic=side.topic, timeout=timeout, more=more))
+    outbox.run("schema", "--apply")
+    writer = Writer(outbox, KEYS, pause=0.005)
+    writer.start()
+    return writer, outbox.start("run")
+
+
+def caught_up(side, writer, deadline=60):
+    want = {n for ns in writer.ledger.values() for n in ns}
+    wait_until(lambda: {v["n"] for v in side.seen()} >= want, deadline, "everything arrived", every=0.2)
+    return side.seen()
+
+
+def check(outbox, side, writer, seen):
+    """First arrivals of each key are the writer's commits, in order; nothing that was rolled back; nobody's attempt was spent."""
+    first = {k: [] for k in KEYS}
+    known = set()
+    for v in seen:
+        assert v["n"] not in writer.undone
+        if v["n"] not in known:
+            known.add(v["n"])
+            first[v["key"]].append(v["n"])
+    assert first == writer.ledger
+    status = outbox.json("status", "--json")[0]
+    assert status["dead"] == 0 and status["failed"] == 0
+    assert outbox.json("dead", "list", "--json") == []
+
+
+@pytest.mark.slow
+def test_killed_and_restarted_many_times(outbox, side):
+    """Trap 45: an outage spends nobody's attempts."""
+    writer, p = begin(outbox, side)
+    wait_until(lambda: len(side.seen()) > 20, 30)
+    start = memory(p.pid)
+    for _ in range(5 if isinstance(side, NatsSide) else 2):
+        side.stop()
+        at = writer.total()
+        wait_until(lambda: writer.total() > at + 50, 20, "the writer does not wait for a broker")
+        side.start()
+        n = len(side.seen())
+        wait_until(lambda: len(side.seen()) > n, 60, "it flows again", every=0.2)
+    backlog, since = writer.total(), time.monotonic()
+    writer.stop()
+    seen = caught_up(side, writer)
+    assert memory(p.pid) - start < 20_000, "memory is flat"
+    assert p.stop() == 0
+    check(outbox, side, writer, seen)
+    assert "sink.down" in p.err and "sink.up" in p.err
+    assert backlog and since
+
+
+@pytest.mark.slow
+def test_stopped_and_continued(outbox, side):
+    """Trap 19: a broker that takes no bytes is down; nothing hangs."""
+    writer, p = begin(outbox, side)
+    wait_until(lambda: len(side.seen()) > 20, 30)
+    for pid in side.pids():
+        os.kill(pid, signal.SIGSTOP)
+    at, since = writer.total(), time.monotonic()
+    wait_until(lambda: time.monotonic() - since > STOP, STOP * 2 + 10)
+    assert writer.total() > at
+    start = memory(p.pid)
+    for pid in side.pids():
+        os.kill(pid, signal.SIGCONT)
+    behind, since = writer.total() - at, time.monotonic()
+    rate = behind / STOP
+    wait_until(lambda: len({v["n"] for v in side.seen()}) >= at + behind, 60, "what came meanwhile", every=0.1)
+    took = time.monotonic() - since
+    writer.stop()
+    seen = caught_up(side, writer)
+    assert memory(p.pid) - start < 20_000
+    assert p.stop() == 0
+    check(outbox, side, writer, seen)
+    assert took < STOP * SLOW + 10, f"{behind} events at {rate:.0f}/s took {took:.1f} s"
+
+
+@pytest.mark.slow
+def test_memory_alarm_blocks_and_never_hangs(outbox, own_rabbit):
+    """Trap 19: connection.blocked is an outage: no attempt is spent, SIGTERM ends the relay at once, and it goes on afterwards."""
+    side = RabbitSide(own_rabbit)
+    writer, p = begin(outbox, side)
+    wait_until(lambda: len(side.seen()) > 20, 30)
+    side.server.alarm(True)
+    wait_until(lambda: "RabbitMQ blocks publishers" in p.err, 30, "it was told")
+    at = writer.total()
+    wait_until(lambda: writer.total() > at + 100, 20)
+    since = time.monotonic()
+    assert p.stop() == 0
+    assert time.monotonic() - since < 15 * SLOW
+    p = outbox.start("run")
+    wait_until(lambda: "RabbitMQ blocks publishers" in p.err, 30, "the next one is told too")
+    side.server.alarm(False)
+    wait_until(lambda: "sink.up" in p.err.split("RabbitMQ blocks publishers")[-1], 30, "up again")
+    writer.stop()
+    seen = caught_up(side, writer)
+    assert p.stop() == 0
+    check(outbox, side, writer, seen)
+
+
+def test_storage_full_is_blocked(outbox, nats):
+    """A stream that is full refuses; no attempt is spent, nothing is dead, and it goes on when there is room."""
+    stream = nats.stream(None, max_msgs=30, discard="new")
+    side = type("Side", (), {"topic": f"{stream}.x", "sink": f'{{type: nats, url: "{nats.url}"}}'})
+    outbox.write("outbox.yaml", CONFIG.format(sink=side.sink, topic=side.topic, timeout="30s", more=""))
+    outbox.run("schema", "--apply")
+    db = outbox.sqlite("app.db")
+    for n in range(100):
+        insert(db, "a", n)
+    p = outbox.start("run")
+    wait_until(lambda: len(nats.read(stream)) == 30, 20)
+    wait_until(lambda: outbox.json("status", "--json")[0]["parked"] > 0, 20)
+    assert outbox.json("dead", "list", "--json") == []
+    with nats.client() as c:
+        c.update(stream, max_msgs=1000)
+    wait_until(lambda: len(nats.read(stream)) == 100, 40, "the rest", every=0.1)
+    assert p.stop() == 0
+    assert [m.json()["n"] for m in nats.read(stream)] == list(range(100))
+    assert outbox.json("status", "--json")[0]["failed"] == 0
+
+
+class Swallow(threading.Thread):
+    """A proxy that passes everything but, once, one acknowledgement frame from the server."""
+
+    def __init__(self, port, drop):
+        super().__init__(daemon=True)
+        self.port, self.drop, self.dropped = port, drop, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()[1]
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.port))
+            threading.Thread(target=self.copy, args=(client, server, None), daemon=True).start()
+            threading.Thread(target=self.copy, args=(server, client, self.drop), daemon=True).start()
+
+    def copy(self, source, target, drop):
+        try:
+            while data := source.recv(65536):
+                if drop:
+                    data = drop(self, data)
+                if data:
+                    target.sendall(data)
+        except OSError:
+            pass
+        source.close()
+        target.close()
+
+    def close(self):
+        self.listener.close()
+
+
+def drop_rabbit_ack(proxy, data):
+    """Cuts the first whole basic.ack frame (class 60, method 80, 13 bytes) for one tag only."""
+    frame = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
+    at = data.find(frame)
+    if proxy.dropped == 0 and at >= 0 and len(data) >= at + 21 and data[at + 19] == 0:
+        proxy.dropped = 1
+        return data[:at] + data[at + 21 :]
+    return data
+
+
+def test_a_confirm_that_is_lost_is_retried(outbox, rabbit):
+    """The proxy swallows one confirm while others pass: that event is tried again, and only that one."""
+    exchange, queue = rabbit.exchange()
+    proxy = Swallow(rabbit.port, drop_rabbit_ack)
+    url = f"amqp://guest:guest@127.0.0.1:{proxy.address}/"
+    outbox.write(
+        "outbox.yaml",
+        CONFIG.format(
+            sink=f'{{type: rabbitmq, url: "{url}", exchange: {exchange}}}', topic="x", timeout="2s",
+            more="    retry: {first: 100ms}",
+        ),
+    )
+    outbox.run("schema", "--apply")
+    db = outbox.sqlite("app.db")
+    p = outbox.start("run")
+    got = []
+    n = 0
+
+    def arrived():
+        nonlocal n
+        insert(db, f"k{n}", n)
+        n += 1
+        got.extend(json.loads(body)["n"] for _, _, body in rabbit.read(queue))
+        return proxy.dropped and len(got) > len(set(got))
+
+    wait_until(arrived, 40, "the one that was not confirmed came twice", every=0.1)
+    proxy.close()
+    assert p.stop() == 0
+    assert len(got) == len(set(got)) + 1
+    status = outbox.json("status", "--json")[0]
+    assert status["dead"] == 0
