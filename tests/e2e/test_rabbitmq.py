@@ -2,7 +2,6 @@
 """test_rabbitmq - from SQLite to RabbitMQ on a real server, read back by pika."""
 
 import json
-import time
 
 import pytest
 
@@ -213,6 +212,9 @@ def test_declare_create_and_check(outbox, rabbit):
     outbox.run("run", "--once")
     assert numbers(rabbit.read(queue)) == [1]
     assert f"exchange {exchange}: is there" in outbox.run("check").out
+    c = rabbit.connect()  # other arguments would be refused
+    c.channel().queue_declare(queue, durable=True, arguments={"x-max-length": 1000, "x-overflow": "reject-publish"})
+    c.close()
 
 
 def test_wrong_password_is_down_and_said(outbox, rabbit):

@@ -38,7 +38,7 @@ static void nacked(struct ob_sink *s, const struct rabbit_sent *e)
                         : "RabbitMQ refused it (nack): a queue is full or cannot store it");
 }
 
-static void confirm(struct ob_sink *s, uint64_t tag, bool multiple, bool ok)
+void ob_rabbit_confirm(struct ob_sink *s, uint64_t tag, bool multiple, bool ok)
 {
     /* A tag of 0 with multiple means all. */
     uint64_t last = multiple && tag == 0 ? s->next - 1 : tag;
@@ -151,12 +151,12 @@ static enum ob_status method(struct ob_sink *s, const amqp_method_t *m, struct o
     switch (m->id) {
     case AMQP_BASIC_ACK_METHOD: {
         const amqp_basic_ack_t *a = m->decoded;
-        confirm(s, a->delivery_tag, a->multiple, true);
+        ob_rabbit_confirm(s, a->delivery_tag, a->multiple, true);
         return OB_OK;
     }
     case AMQP_BASIC_NACK_METHOD: {
         const amqp_basic_nack_t *a = m->decoded;
-        confirm(s, a->delivery_tag, a->multiple, false);
+        ob_rabbit_confirm(s, a->delivery_tag, a->multiple, false);
         return OB_OK;
     }
     case AMQP_BASIC_RETURN_METHOD:

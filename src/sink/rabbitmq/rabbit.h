@@ -109,6 +109,8 @@ bool ob_rabbit_exchange_is(amqp_connection_state_t conn, const char *name, char 
 void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, bool missing, const char *why);
 enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                               struct ob_err *err);
+/* An ack (ok) or nack of one tag, or of all up to it. */
+void ob_rabbit_confirm(struct ob_sink *s, uint64_t tag, bool multiple, bool ok);
 enum ob_status ob_rabbit_turn(struct ob_sink *s, struct ob_err *err);
 
 enum ob_status ob_rabbit_check(const struct ob_sink_env *env, const void *conf, struct ob_err *err);
