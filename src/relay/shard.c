@@ -50,6 +50,7 @@ static void say_once(struct shard *s, const char *event, const struct ob_err *er
     s->last = *err;
     if (said_before(s, event, err->text))
         return;
+    s->loud = true;
     ob_log(&s->log, err->status == OB_AGAIN ? OB_LOG_INFO : OB_LOG_ERROR, event,
            OB_KC("error", err->text));
 }
@@ -95,6 +96,7 @@ void ob__shard_fenced(struct shard *s, const struct ob_err *why)
     bool again = s->fenced_ms > 0 && s->now - s->fenced_ms < AGAIN_MS;
     bool said = said_before(s, "relay.fenced", why->text) && again;
     ob_log(&s->log, said ? OB_LOG_DEBUG : OB_LOG_WARN, "relay.fenced", OB_KC("error", why->text));
+    s->loud = s->loud || !said;
     s->fenced_ms = s->now;
     give_up(s, again ? 300 : 100);
 }
@@ -154,9 +156,10 @@ static void start_running(struct shard *s)
     s->claim_ready = true;
     s->beat_at = s->scan_at = s->due_at = s->progress_ms = s->now;
     set_phase(s, PHASE_RUNNING);
-    ob_log(&s->log, again && said_before(s, "relay.start", "") ? OB_LOG_DEBUG : OB_LOG_INFO,
-           "relay.start", OB_KC("source", s->conf->source->name),
-           OB_KC("sink", s->conf->sink->name), OB_KC("owner", s->owner));
+    ob_log(&s->log, again && !s->loud ? OB_LOG_DEBUG : OB_LOG_INFO, "relay.start",
+           OB_KC("source", s->conf->source->name), OB_KC("sink", s->conf->sink->name),
+           OB_KC("owner", s->owner));
+    s->loud = false;
 }
 
 static void phase_standby(struct shard *s)

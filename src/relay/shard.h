@@ -87,6 +87,7 @@ struct shard {
     int64_t fenced_ms; /* when it last was; 0: never */
     uint64_t said[8];  /* hashes of the failures that were logged last */
     size_t n_said;
+    bool loud; /* a trouble was logged, and not yet that it is over */
     uint64_t reported_delivered, reported_failed, flow_delivered, flow_failed;
     enum ob_status result; /* `once`: how it ended */
     struct ob_err last;    /* why it waits; also the text that was logged last */

@@ -169,6 +169,13 @@ struct call {
     bool left_only;
 };
 
+/* libpq would print them; what matters in them comes as an error too. */
+static void hush(void *user, const char *message)
+{
+    (void)user;
+    (void)message;
+}
+
 static enum ob_status begin(struct pg_conn *conn, struct call *call, struct ob_err *err)
 {
     /* dbname first: it may be a whole connection string; what stands behind it wins over what it
@@ -201,6 +208,7 @@ static enum ob_status begin(struct pg_conn *conn, struct call *call, struct ob_e
     conn->c = PQconnectStartParams(keys, values, 1);
     if (!conn->c)
         return ob_err_set(err, OB_DOWN, "no memory for a connection");
+    PQsetNoticeProcessor(conn->c, hush, NULL);
     if (PQstatus(conn->c) != CONNECTION_BAD)
         return OB_OK;
     const char *why = PQerrorMessage(conn->c);
