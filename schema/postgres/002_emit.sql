@@ -87,15 +87,20 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     made uuid := coalesce(id, outbox.gen_id());
-    stamped json := outbox.stamp(metadata);
+    stamped json;
 BEGIN
+    IF metadata IS NOT NULL OR coalesce(current_setting('outbox.context', true), '') <> '' THEN
+        stamped := outbox.stamp(metadata);
+    END IF;
     IF type IS NULL OR type = '' THEN
         RAISE EXCEPTION 'outbox: an event needs a type' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF headers IS NOT NULL AND json_typeof(headers) IS DISTINCT FROM 'object' THEN
         RAISE EXCEPTION 'outbox: headers must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM outbox.check_limit();
+    IF EXISTS (SELECT 1 FROM outbox.meta AS m WHERE m.name = 'hard_limit' AND m.value <> '0') THEN
+        PERFORM outbox.check_limit();
+    END IF;
     IF serialize THEN
         PERFORM pg_advisory_xact_lock(hashtextextended(coalesce(nullif(key, ''), aggregate_id, ''), 7305));
     END IF;
@@ -239,8 +244,9 @@ BEGIN
     IF EXISTS (SELECT 1 FROM unnest(metadata) AS m WHERE json_typeof(m) <> 'object') THEN
         RAISE EXCEPTION 'outbox: metadata must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM CASE outbox.kind(e.kind, 'j') WHEN 'j' THEN convert_from(e.payload, 'UTF8')::json::text
-                                          WHEN 't' THEN convert_from(e.payload, 'UTF8') END
+    PERFORM outbox.kind(k, 'j') FROM (SELECT DISTINCT u AS k FROM unnest(kinds) AS u) AS d;
+    PERFORM CASE coalesce(e.kind, 'json') WHEN 'json' THEN convert_from(e.payload, 'UTF8')::json::text
+                                          WHEN 'text' THEN convert_from(e.payload, 'UTF8') END
         FROM unnest(payloads, kinds) AS e(payload, kind); -- a bad payload fails here, where its writer can see it
     PERFORM outbox.check_limit();
     IF serialize THEN -- all of them first, and always in the same order: else two callers wait for each other
@@ -255,7 +261,8 @@ BEGIN
     INSERT INTO outbox.event (id, type, aggregate_type, aggregate_id, key, tenant, topic, payload, payload_kind, headers, metadata,
         entity_version, schema_version, max_attempts)
     SELECT e.id, e.type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.key,
-        coalesce(e.tenant, e.stamped ->> 'tenantId'), e.topic, e.payload, outbox.kind(e.kind, 'j'), e.headers, e.stamped,
+        coalesce(e.tenant, e.stamped ->> 'tenantId'), e.topic, e.payload, left(coalesce(e.kind, 'json'), 1)::"char",
+        e.headers, e.stamped,
         e.entity_version, e.schema_version, e.max_attempts
     FROM (SELECT u.*, CASE WHEN stamps THEN outbox.stamp(u.metadata) ELSE u.metadata END AS stamped
           FROM unnest(made[a:z], types[a:z], aggregate_types[a:z], aggregate_ids[a:z], keys[a:z], tenants[a:z], topics[a:z],
