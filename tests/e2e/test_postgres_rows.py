@@ -202,7 +202,7 @@ def test_entity_versions_are_the_order_within_a_key(outbox, db):
 
 def test_marks_that_somebody_else_overtook_are_counted(outbox, db):
     any_table(outbox, db, "create table ev (id int primary key, done bool not null default false, body json)",
-              "{table: ev, id: id, order: id, done: done, payload: body}", '{type: "null", latency_us: 1000000}')
+              "{table: ev, id: id, order: id, done: done, payload: body}", '{type: "null", latency_us: 6000000}')
     db.sql("insert into ev (id, body) values (1, '1'), (2, '2')")
     relay = outbox.start("run")
     wait_until(lambda: outbox.json("status", "--json")[0]["in_flight"] == 2, 20)

@@ -5,7 +5,7 @@
  *
  * Three kinds of rows look as if they waited and are left out of a pass (rows_read.c): those in the
  * window (taken.h), those parked and those dead (an anti-join). So rows in back-off hide nothing
- * (tests/e2e/test_postgres_rows.py::test_rows_in_back_off_do_not_hide_the_next).
+ * (tests/e2e/test_profile_orion.py::test_rows_in_back_off_do_not_hide_the_next).
  *
  * What the table has no column for is in outbox.parked and outbox.dead, written in the same
  * transaction as the marks. Where the two differ the table is right. */

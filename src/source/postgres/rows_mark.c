@@ -124,7 +124,8 @@ enum ob_status ob_pg_rows_mark(struct ob_source *s, const struct ob_settle *sett
 }
 
 /* A pass that is under way may have a snapshot from before the commit: what was settled meanwhile
- * is remembered until it is over (test: "settled while a pass is under way"). */
+ * is remembered until it is over
+ * (pg_rows_test: settled_while_a_pass_is_under_way). */
 void ob_pg_rows_settled(struct ob_source *s, const struct ob_settle *settle)
 {
     struct rows_state *r = s->state;

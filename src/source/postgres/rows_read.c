@@ -152,7 +152,7 @@ static bool take_ids(struct rows_state *r, const PGresult *res)
         struct taken *t = ob_pg_taken_find(&r->taken, hash);
         if (t)
             t->pass = r->pass;
-        else if (r->side && ob_pg_bool(res, i, 1))
+        else if (PQnfields(res) > 1 && ob_pg_bool(res, i, 1)) /* asked with the side tables */
             ok = ob_pg_rows_note_released(r, id);
         else
             ok = list_add(&r->list, id);
