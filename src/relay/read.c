@@ -7,6 +7,7 @@
 
 #define PER_KEY 64
 #define PAGES_LEAST 8
+#define CRUMBS_MS 10
 
 static void page_unref(struct shard *s, struct page *p)
 {
@@ -195,9 +196,28 @@ static bool pinned_too_much(const struct shard *s)
 size_t ob__shard_claim_room(const struct shard *s, uint64_t *bytes)
 {
     size_t room = ob_flow_room(s->flow, bytes), page = s->source_caps.page;
-    if (pinned_too_much(s) || (room < page && s->window >= PAGES_LEAST * page))
+    if (s->now < s->crumbs.until || pinned_too_much(s) ||
+        (room < page && s->window >= PAGES_LEAST * page))
         return 0;
     return room < page ? room : page;
+}
+
+/* A stream that is read as fast as it comes gives an event or two at a time, and each costs a
+ * wake-up and a page of its own. Where that happens oftener than twice a millisecond the source is
+ * left alone for one after each claim, until that no longer makes claims larger. */
+static void pace(struct shard *s, size_t n)
+{
+    if (s->now - s->crumbs.since >= CRUMBS_MS) {
+        s->crumbs.on = s->crumbs.on ? s->crumbs.events > 3 * s->crumbs.claims
+                                    : s->crumbs.claims > 2 * CRUMBS_MS;
+        s->crumbs.claims = s->crumbs.events = 0;
+        s->crumbs.since = s->now;
+    }
+    if (n < s->source_caps.page / 2) {
+        s->crumbs.claims++;
+        s->crumbs.events += n;
+        s->crumbs.until = s->crumbs.on ? s->now + 1 : 0;
+    }
 }
 
 void ob__shard_claim(struct shard *s)
@@ -213,9 +233,12 @@ void ob__shard_claim(struct shard *s)
     if (!s->kept)
         st = s->conf->source->claim(s->source, room, (size_t)bytes, &s->kept, &err);
     if (st == OB_OK) {
+        size_t n = s->kept->n;
         st = take(s, s->kept, false, &err);
-        if (st == OB_OK)
+        if (st == OB_OK) {
             s->kept = NULL;
+            pace(s, n);
+        }
     } else if (st == OB_AGAIN) {
         s->claim_ready = false;
     }

@@ -381,6 +381,8 @@ static int64_t running_wake(const struct shard *s)
         at = earlier(s->beat_at, s->retry_at > s->now ? s->retry_at : s->now + 20);
     else if (wants_claim(s))
         at = s->claim_ready ? s->now : earlier(at, s->conf->source->wake_at(s->source));
+    else if (s->crumbs.until > s->now)
+        at = earlier(at, s->crumbs.until);
     if (!s->source_down && !s->paused && ob_flow_drain_room(s->flow) > 0)
         at = earlier(at, earlier(s->due_at, s->scan_at));
     if (atomic_load(&s->stop) || atomic_load(&s->reload) || s->relay->opts.once || s->yielding)

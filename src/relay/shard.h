@@ -81,6 +81,11 @@ struct shard {
     unsigned failures;
     int64_t beat_at, scan_at, due_at, own_at, stop_at, yield_at, report_at;
     int64_t progress_ms; /* when something last moved */
+    struct {             /* read.c: a source that gives its events in crumbs */
+        int64_t since, until;
+        size_t claims, events; /* small ones since then */
+        bool on;
+    } crumbs;
     bool claim_ready, paused, sink_down, source_down;
     unsigned stuck_said; /* a bit per stage that was named since something last moved */
     bool yielding;     /* another process waits for this shard: no new work, then it is given up */
