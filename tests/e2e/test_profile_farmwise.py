@@ -107,6 +107,21 @@ def test_claims_are_shown_and_taken_back_while_the_sink_is_down(outbox, db):
     assert relay.stop() == 0
 
 
+def test_a_retried_row_is_claimed_and_given_back(outbox, db):
+    p = Profile(outbox, db, "farmwise", REFUSE, source=POLL, more="    retry: {first: 300ms, max: 300ms}")
+    p.refuse("retry Farm.Bad")
+    bad = insert(db, name="Farm.Bad, Farm")
+    relay = p.start()
+    p.wait('select "RetryCount" from "OutboxMessage" where "Id" = %s', bad, want=1)
+    relay.kill()
+    # the next attempt takes a minute: claimed while it lasts, Pending again when the relay stops
+    p.config('{type: "null", latency_us: 60000000}', source=POLL, more="    grace: 300ms")
+    relay = p.start()
+    wait_status(p, bad, "Processing")
+    relay.stop()
+    assert row(db, bad)[:3] == ("Pending", False, 1)
+
+
 def test_a_killed_owner_leaves_processing_rows_for_the_next(outbox, db):
     p = Profile(outbox, db, "farmwise", '{type: "null", latency_us: 60000000}', source=POLL)
     events = [insert(db) for _ in range(5)]

@@ -81,24 +81,21 @@ static bool note_last(struct rows_state *r, size_t n)
     return true;
 }
 
-/* It is in the window from now on. */
-static bool take_in(struct ob_source *s, const struct ob_event *ev)
+/* It is in the window from now on. claimed: the table says so already. */
+static bool take_in(struct ob_source *s, struct ob_str id, const uint64_t hash[2], bool claimed)
 {
     struct rows_state *r = s->state;
-    uint64_t hash[2];
-    ob_pg_taken_hash(ev->id, hash);
     struct taken *t = ob_pg_taken_add(&r->taken, hash);
     if (!t)
         return false;
     t->since_ms = ob_clock_mono_ms(s->clock);
     t->pass = r->pass;
     t->state = TAKEN_OURS;
-    t->claimed = s->shards == 1;
-    r->lazy_claims = r->lazy_claims || (r->map->claims && !t->claimed);
-    memcpy(r->last[r->n_last++], hash, sizeof(hash));
+    t->claimed = claimed;
+    r->lazy_claims = r->lazy_claims || (r->map->claims && !claimed);
     if (!r->map->claims || t->id)
         return true;
-    t->id = strndup(ev->id.p, ev->id.n);
+    t->id = strndup(id.p, id.n);
     return t->id != NULL;
 }
 
@@ -120,7 +117,8 @@ static enum ob_status fill_batch(struct ob_source *s, int rows, struct ob_batch 
         if (st != OB_OK)
             return st;
         ev->ref = r->given + batch->n + 1;
-        if (!take_in(s, ev))
+        ob_pg_taken_hash(ev->id, r->last[r->n_last]);
+        if (!take_in(s, ev->id, r->last[r->n_last++], s->shards == 1))
             return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
         batch->n++;
     }
@@ -416,6 +414,10 @@ static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_ba
             *ev = (struct ob_event){0};
         else if (st != OB_OK)
             return st;
+        uint64_t hash[2];
+        ob_pg_taken_hash(ev->id, hash);
+        if (ev->id.p && r->map->claims && !take_in(s, ev->id, hash, true))
+            return ob_err_set(err, OB_DOWN, "no memory");
         bytes += ev->payload.n;
         if (bytes >= FETCH_BYTES && row + 1 < PQntuples(res))
             batch->n = place;
