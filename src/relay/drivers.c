@@ -32,7 +32,9 @@ const struct ob_source_driver *const ob_source_drivers[] = {
 };
 
 const struct ob_sink_driver *const ob_sink_drivers[] = {
-    &ob_sink_file,  &ob_sink_stdout, &ob_sink_null,
+    &ob_sink_file,
+    &ob_sink_stdout,
+    &ob_sink_null,
 #if OB_HAVE_KAFKA
     &ob_sink_kafka,
 #endif
