@@ -350,6 +350,30 @@ def test_sink_down_for_longer_than_wal_sender_timeout(outbox, strict):
     assert now == pid, "the walsender lived"
 
 
+def test_what_is_in_flight_is_never_confirmed(outbox, db):
+    """Read, not delivered, and the relay dies: beats in between must not have told the server that it may forget."""
+    wal_config(outbox, db)
+    relay = outbox.start("run")
+    on_stream(relay)
+    c = db.connect().cursor()
+    emit(c, "k", 1)
+    wait_until(lambda: ns(outbox) == [1], 10, "delivered")
+    os.rename(outbox.path("out"), outbox.path("away"))
+    outbox.write("out", "not a folder")
+    for n in range(2, 30):
+        emit(c, "k", n)
+    wait_until(lambda: "sink.down" in relay.err, 10, "down")
+    beat = db.one("select beat from outbox.cursor")
+    wait_until(lambda: db.one("select beat from outbox.cursor") >= beat + 3, 20, "it lives")
+    relay.kill()
+    os.remove(outbox.path("out"))
+    os.rename(outbox.path("away"), outbox.path("out"))
+    relay = outbox.start("run")
+    files = lambda: sorted(outbox.path("out").glob("events.jsonl*"), key=lambda p: p.stat().st_mtime)
+    wait_until(lambda: first([v["n"] for v in delivered(*files())]) == list(range(1, 30)), 20, "all there, in order")
+    assert relay.stop() == 0
+
+
 def test_server_crashes_and_restarts(outbox, own_postgres):
     server = own_postgres()
     db = server.database()
@@ -387,7 +411,11 @@ def test_a_large_transaction(outbox, db):
     c.execute("insert into outbox.event (type, aggregate_id, payload) select 'x', 'k' || n %% 100, convert_to("
               "json_build_object('n', n, 'x', repeat('y', 970))::text, 'UTF8') from generate_series(1, %s) n", (rows,))
     out = outbox.path("out/events.jsonl")
-    lines = lambda: sum(chunk.count(b"\n") for chunk in iter(lambda f=f: f.read(1 << 20), b"")) if (f := open(out, "rb")) else 0
+
+    def lines():
+        with open(out, "rb") as f:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: f.read(1 << 20), b""))
+
     wait_until(lambda: out.exists() and lines() > rows // 3, 600, "the first third", every=0.2)
     if SLOW == 1:
         assert peak_mb(relay.pid) < 48, "less than the transaction has"
