@@ -4,6 +4,8 @@
 import json
 import signal
 
+import pytest
+
 from helpers import read_jsonl, wait_until
 from pg import Writer, all_there, check_ledger, config, delivered, emit
 from wal import on_stream, slot_of, slots, wal_config
@@ -124,6 +126,7 @@ def test_a_stand_by_takes_over(outbox, db):
     check_ledger(writer, delivered(out), True)
 
 
+@pytest.mark.slow
 def test_a_hung_owner_is_fenced_and_its_slot_taken(outbox, db):
     """SIGSTOP: its walsender and its session live on. The stand-by ends both."""
     wal_config(outbox, db)
@@ -150,6 +153,7 @@ def test_a_hung_owner_is_fenced_and_its_slot_taken(outbox, db):
     assert second.stop() == 0
 
 
+@pytest.mark.slow
 def test_shards_share_the_keys_and_may_be_changed(outbox, db):
     """A slot for each shard; those of shards that are no more are dropped."""
     c = db.connect().cursor()
@@ -175,6 +179,7 @@ def test_shards_share_the_keys_and_may_be_changed(outbox, db):
         assert ns == [1000 * s + n for s in (3, 2, 1) for n in range(100) if f"k{n % 10}" == key], f"{key} out of order"
 
 
+@pytest.mark.slow
 def test_check_names_what_is_missing(outbox, db, own_postgres):
     wal_config(outbox, db)
     relay = outbox.start("run")

@@ -83,6 +83,7 @@ def test_slot_dropped_or_moved_while_nobody_reads(outbox, db):
         assert first(ns(outbox)) == list(range(1, n + 1))
 
 
+@pytest.mark.slow
 def test_slot_invalidated_by_the_server(outbox, strict):
     wal_config(outbox, strict)
     c = strict.connect().cursor()
@@ -105,6 +106,7 @@ def test_slot_invalidated_by_the_server(outbox, strict):
     assert relay.stop() == 0
 
 
+@pytest.mark.slow
 def test_wal_budget_drops_the_slot_and_the_table_goes_on(outbox, db):
     """The sink is away and others fill the WAL: the server's disk is worth more than the stream."""
     wal_config(outbox, db, source="wal_budget: 4M", more="    window: 10")
@@ -325,6 +327,7 @@ def test_walsender_terminated_again_and_again(outbox, db):
     assert "wal.ended" in relay.err and "relay.fenced" not in relay.err
 
 
+@pytest.mark.slow
 def test_sink_down_for_longer_than_wal_sender_timeout(outbox, strict):
     """The window is full and nothing is read, but the server hears from us."""
     wal_config(outbox, strict, more="    window: 16")
@@ -374,6 +377,7 @@ def test_what_is_in_flight_is_never_confirmed(outbox, db):
     assert relay.stop() == 0
 
 
+@pytest.mark.slow
 def test_server_crashes_and_restarts(outbox, own_postgres):
     server = own_postgres()
     db = server.database()
@@ -400,6 +404,7 @@ def peak_mb(pid):
     return int(re.search(r"VmHWM:\s+(\d+)", open(f"/proc/{pid}/status", encoding="ascii").read()).group(1)) / 1024
 
 
+@pytest.mark.slow
 def test_a_large_transaction(outbox, db):
     """OUTBOX_TEST_TXN_MB=1000 for a gigabyte. Killed in the middle it goes on in the middle."""
     mb = int(os.environ.get("OUTBOX_TEST_TXN_MB", "40"))

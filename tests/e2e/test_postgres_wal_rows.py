@@ -105,6 +105,7 @@ def check(writer, seen, repeats):
     assert repeats or len(seen) == len(writer.sent)
 
 
+@pytest.mark.slow
 def test_kill_9_slot_dropped_and_walsender_terminated(outbox, db):
     relay = start(outbox, db)
     writer = Writer(db)
