@@ -20,7 +20,9 @@ static struct kafka_topic *topic_new(struct ob_sink *s, struct ob_str name, uint
         s->topics_cap = cap;
     }
     struct kafka_topic *t = calloc(1, sizeof(*t));
-    char *copy = t ? strndup(name.p, name.n) : NULL;
+    char *copy = t ? calloc(1, name.n + 1) : NULL; /* name.p has no NUL at its end */
+    if (copy && name.n)
+        memcpy(copy, name.p, name.n);
     if (!copy || !ob__kafka_scout_ask(s->scout, s->n_topics, copy)) {
         free(copy);
         free(t);
