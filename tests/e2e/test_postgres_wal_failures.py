@@ -15,8 +15,8 @@ from wal import on_stream, slot_of, slots, wal_config
 
 @pytest.fixture(scope="module")
 def strict_server():
-    """Takes a silent relay for dead after two seconds, and keeps little WAL for a slot."""
-    server = services.Postgres(conf=["wal_sender_timeout = 2s", "max_slot_wal_keep_size = 1MB", "min_wal_size = 32MB"])
+    """Takes a silent relay for dead after four seconds, and keeps little WAL for a slot."""
+    server = services.Postgres(conf=["wal_sender_timeout = 4s", "max_slot_wal_keep_size = 1MB", "min_wal_size = 32MB"])
     yield server
     server.close()
 
@@ -343,7 +343,7 @@ def test_sink_down_for_longer_than_wal_sender_timeout(outbox, strict):
                "'n', n + 1, 'x', repeat('y', 5000))::text, 'UTF8') from generate_series(1, 1000) n")
     wait_until(lambda: "sink.down" in relay.err, 10, "down")
     since = strict.one("select clock_timestamp()")
-    wait_until(lambda: strict.one("select clock_timestamp() - %s > interval '5 s'", since), 20, "longer than the time-out", every=0.2)
+    wait_until(lambda: strict.one("select clock_timestamp() - %s > interval '9 s'", since), 20, "longer than the time-out", every=0.2)
     now = strict.one("select active_pid from pg_replication_slots where slot_name = %s", slot_of(strict))
     os.remove(outbox.path("out"))
     os.rename(outbox.path("away"), outbox.path("out"))
