@@ -265,7 +265,9 @@ class Kafka:
             auto_offset_reset="earliest", max_partition_fetch_bytes=64 << 20, fetch_max_bytes=64 << 20,
         )
         try:
-            parts = [self.client.TopicPartition(t, p) for t in topics for p in sorted(c.partitions_for_topic(t) or ())]
+            known = lambda: all(c.partitions_for_topic(t) for t in topics)  # asks again; a leader may just be voted for
+            wait_until(known, 30, f"the partitions of {topics}", every=0.2)
+            parts = [self.client.TopicPartition(t, p) for t in topics for p in sorted(c.partitions_for_topic(t))]
             ends = c.end_offsets(parts)
             c.assign(parts)
             got, left = [], {p for p in parts if ends[p] > 0}

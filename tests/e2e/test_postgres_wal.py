@@ -142,7 +142,7 @@ def test_a_hung_owner_is_fenced_and_its_slot_taken(outbox, db):
     try:
         emit(c, "a", 2)
         wait_until(lambda: 2 in {m["value"]["n"] for m in read_jsonl(out)}, 40, "taken over")
-        assert "wal.terminate" in second.err
+        wait_until(lambda: "wal.terminate" in second.err, 10, "it says so")
     finally:
         first.signal(signal.SIGCONT)
     wait_until(lambda: "relay.fenced" in first.err, 10, "fenced")
