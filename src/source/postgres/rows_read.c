@@ -277,8 +277,7 @@ void ob_pg_rows_cancel(struct ob_source *s)
     struct rows_state *r = s->state;
     struct ob_err err;
     int64_t until = ob_clock_mono_ms(s->clock) + s->conf->timeout_ms;
-    enum ob_status st = OB_AGAIN;
-    while (s->state && (st = receive(s, &err)) == OB_AGAIN)
+    while (s->state && receive(s, &err) == OB_AGAIN)
         if (ob_pg_wait(&r->rd, until, &err) != OB_OK)
             ob_pg_lost(s);
     if (!s->state)

@@ -64,6 +64,7 @@ void ob_pg_taken_remove(struct taken_set *set, struct taken *t)
     size_t mask = set->cap - 1, hole = (size_t)(t - set->at);
     set->n_foreign -= t->state == TAKEN_FOREIGN;
     free(t->id);
+    t->id = NULL;
     set->n--;
     for (size_t i = (hole + 1) & mask; set->at[i].state != TAKEN_FREE; i = (i + 1) & mask) {
         size_t home = (size_t)set->at[i].hash[0] & mask;
