@@ -63,7 +63,7 @@ void ob_pg_taken_remove(struct taken_set *set, struct taken *t)
 {
     size_t mask = set->cap - 1, hole = (size_t)(t - set->at);
     set->n_foreign -= t->state == TAKEN_FOREIGN;
-    free(t->id);
+    free(t->id); /* NOLINT(clang-analyzer-unix.Malloc): what moves leaves its old place empty */
     t->id = NULL;
     set->n--;
     for (size_t i = (hole + 1) & mask; set->at[i].state != TAKEN_FREE; i = (i + 1) & mask) {
