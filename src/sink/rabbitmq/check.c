@@ -36,7 +36,7 @@ enum ob_status ob_rabbit_check(const struct ob_sink_env *env, const void *conf, 
         if (env->found)
             env->found(env->found_user, true, "connected and logged in", NULL);
         if (!one)
-            ob_rabbit_declare(&s, s.conn, false, tell, (void *)(uintptr_t)env);
+            ob_rabbit_declare(&s, s.conn, false, tell, (void *)env);
         one = true;
         ob_rabbit_disconnect(&s);
     }

@@ -22,7 +22,7 @@ uint64_t ob_rabbit_hash(struct ob_str s)
 
 amqp_bytes_t ob_rabbit_bytes(struct ob_str s)
 {
-    return (amqp_bytes_t){.len = s.n, .bytes = (void *)(uintptr_t)s.p};
+    return (amqp_bytes_t){.len = s.n, .bytes = (void *)s.p};
 }
 
 static void put_reply(char *out, size_t n, int code, amqp_bytes_t text)
