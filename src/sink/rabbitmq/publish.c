@@ -195,9 +195,11 @@ enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct o
     amqp_table_entry_t entries[RABBIT_HEADERS];
     amqp_basic_properties_t props;
     fill(s->conf, m, &props, entries);
+    amqp_bytes_t body = ob_rabbit_bytes(m->value);
+    if (m->value_null)
+        body.len = 0;
     int rc = amqp_basic_publish(s->conn, RABBIT_CHANNEL, ob_rabbit_bytes(exchange),
-                                ob_rabbit_bytes(m->topic), 1, 0, &props,
-                                ob_rabbit_bytes(m->value_null ? (struct ob_str){0} : m->value));
+                                ob_rabbit_bytes(m->topic), 1, 0, &props, body);
     if (rc != AMQP_STATUS_OK) {
         s->broken = true;
         return ob_err_set(err, OB_DOWN, "publish to RabbitMQ: %s", amqp_error_string2(rc));
