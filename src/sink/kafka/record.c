@@ -35,7 +35,7 @@ uint32_t ob__kafka_murmur2(const void *p, size_t n)
 /* Bytes of a signed varint (zigzag). */
 static size_t varint(int64_t v)
 {
-    uint64_t z = (uint64_t)v << 1 ^ (uint64_t)(v >> 63);
+    uint64_t z = (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0);
     size_t n = 1;
     while (z >= 0x80) {
         z >>= 7;
