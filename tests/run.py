@@ -5,7 +5,8 @@
     tests/run.py [--jobs N] [--only PHASE[,PHASE…]] [--list]
 
 A test case is one TAP line of a unit test, one program of another meson suite, or one pytest test.
-A build that fails is a failed case, and so is a phase that ran no test. The last line is
+Up to six end-to-end tests that failed beside others are run once more alone; what passes then is listed as
+"unsteady" and is a fault of the test or of the program all the same. A build that fails is a failed case, and so is a phase that ran no test. The last line is
 "N passed, N failed, N skipped"; the exit code is 1 if anything failed.
 """
 
@@ -26,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PYTHON = "/usr/bin/python3"
 E2E_AT_ONCE = 4  # these tests mostly wait
 PARTS = 12  # of the tests of a folder; each is one process
+UNSTEADY_MAX = 6
 PYTEST_SECONDS = 900  # a file of tests that takes longer hangs
 
 # Build folder, compiler, meson options, how much slower than the plain build, environment.
@@ -58,12 +60,14 @@ class Count:
         self.passed = 0
         self.failed = []  # (name, why)
         self.skipped = []
+        self.unsteady = []  # failed beside others, passed alone; (name, why it failed)
         self.times = []
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.unsteady += other.unsteady
         self.times += other.times
 
     @property
@@ -253,9 +257,29 @@ def pytests(variant, folder, marks):
     with concurrent.futures.ThreadPoolExecutor(E2E_AT_ONCE) as pool:
         for one in pool.map(lambda part: pytest_part(part, "", env, prefix), parts):
             count.add(one)
+    if folder == "e2e":
+        alone(count, names, env, prefix)
     if count.total < len(names):
         count.failed.append((f"{prefix}tests/{folder}", f"{len(names)} tests, {count.total} ran"))
     return count
+
+
+def alone(count, names, env, prefix):
+    """End-to-end tests share two cores with each other and with builds. A few that failed are run once more, by themselves;
+    what passes then counts as passed and is listed as unsteady. More than a few are no accident."""
+    by_title = {}
+    for node in names:  # e2e/test_x.py::test_y is e2e.test_x::test_y in a report
+        file, test = node.split("::", 1)
+        by_title[f"{prefix}{file.removesuffix('.py').replace('/', '.')}::{test}"] = node
+    failed, count.failed = count.failed, []
+    for title, why in failed:
+        node = by_title.get(title)
+        one = pytest_part([node], "", env, prefix) if node and len(failed) <= UNSTEADY_MAX else None
+        if one and one.passed == 1 and not one.failed:
+            count.passed += 1
+            count.unsteady.append((title, why))
+        else:
+            count.failed.append((title, why))
 
 
 # name, what it says, variant, what it runs: ("meson", suites) or ("pytest", folder, marks).
@@ -301,9 +325,10 @@ def report(total, started):
         say("\nskipped:")
         for name, why in total.skipped:
             say(f"  {name}: {why}")
-    if total.failed:
-        say("\nfailed:")
-        for name, why in total.failed:
+    for title, cases in (("unsteady: failed beside others, passed alone", total.unsteady), ("failed", total.failed)):
+        if cases:
+            say(f"\n{title}:")
+        for name, why in cases:
             say(f"  {name}")
             for line in why.splitlines():
                 say(f"    {line}")
