@@ -235,3 +235,13 @@ void ob_base64(struct ob_buf *buf, struct ob_str s)
     }
     ob_buf_put(buf, out, n);
 }
+
+void ob_json_texts(struct ob_buf *buf, const char *const *texts, size_t n)
+{
+    struct ob_json j;
+    ob_json_init(&j, buf);
+    ob_json_open(&j, '[');
+    for (size_t i = 0; i < n; i++)
+        ob_json_strc(&j, texts[i]);
+    ob_json_close(&j, ']');
+}

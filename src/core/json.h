@@ -30,6 +30,8 @@ void ob_json_bool(struct ob_json *j, bool v);
 void ob_json_null(struct ob_json *j);
 /* A whole JSON value that is known to be one. */
 void ob_json_raw(struct ob_json *j, struct ob_str value);
+/* An array of strings. */
+void ob_json_texts(struct ob_buf *buf, const char *const *texts, size_t n);
 /* Only the inside of a string, escaped, without quotes and commas. */
 void ob_json_escape(struct ob_buf *buf, struct ob_str s);
 /* Bytes as base64 (standard alphabet, padded), without quotes. */

@@ -203,6 +203,11 @@ const struct ob_opt ob_mapping_opts[] = {
      .help =
          "The stream that `outbox emit` writes, by the longest prefix of the topic that ends at "
          "a dot."},
+    {.type = OB_OPT_STR,
+     .name = "topic_prefix",
+     .offset = offsetof(struct ob_mapping, topic_prefix),
+     .help = "MongoDB: the topic that `outbox emit` writes for an event that is given none is this "
+             "and the aggregate's type."},
     {0},
 };
 

@@ -68,6 +68,8 @@ struct ob_mapping {
     int64_t lease_ms, claim_stuck_ms;
     /* Which stream a new row of a topic gets: prefix of the topic, up to a dot. */
     struct ob_opt_map streams;
+    /* The topic of a new document that is given none: this and the aggregate's type. NULL: none. */
+    const char *topic_prefix;
 };
 
 /* Options of a struct ob_mapping; {0}-terminated. */

@@ -21,6 +21,7 @@ struct ob_msg {
     struct ob_str content_type; /* may be empty */
     struct ob_header *headers;
     size_t n_headers;
+    bool letter;        /* of a dead event: wherever its topic is taken, it is right there */
     uint64_t key_hash;  /* order is kept by it */
     uint64_t dest_hash; /* of destination, never 0 */
 };

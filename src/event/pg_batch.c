@@ -119,6 +119,11 @@ static enum ob_status check(const struct ob_pg_batch *b, const struct ob_row *ro
         st = ob_err_set(err, OB_REJECT, "max_attempts is too large");
     if (st == OB_OK)
         st = columns_check(b, row, err);
+    if (st == OB_OK && !row->id.n && b->table && b->table->col[OB_PG_ID].category == 'N')
+        st = ob_err_set(err, OB_REJECT,
+                        "ids of table %s are numbers that nobody but its owner can give: say which "
+                        "one, or insert the row by SQL",
+                        b->table->name);
     return st == OB_OK ? payload_check(b, row, err) : st;
 }
 

@@ -3,6 +3,7 @@
 #include "event/row.h"
 
 #include "core/jscan.h"
+#include "event/bson.h"
 
 static enum ob_status object_check(const char *name, struct ob_str text, struct ob_err *err)
 {
@@ -21,6 +22,13 @@ static enum ob_status object_check(const char *name, struct ob_str text, struct 
 
 enum ob_status ob_row_check(const struct ob_row *row, struct ob_err *err)
 {
+    if (row->bson)
+        return ob_err_set(err, OB_REJECT, "a payload of BSON is for MongoDB alone");
+    return ob_row_check_bson(row, err);
+}
+
+enum ob_status ob_row_check_bson(const struct ob_row *row, struct ob_err *err)
+{
     enum ob_status st = OB_OK;
     enum ob_jtype type;
 
@@ -32,6 +40,11 @@ enum ob_status ob_row_check(const struct ob_row *row, struct ob_err *err)
         st = ob_json_check(row->payload, &type, err);
         if (st != OB_OK)
             ob_err_prefix(err, "payload is not JSON");
+    }
+    if (row->bson) {
+        st = ob_bson_check(row->payload, err);
+        if (st != OB_OK)
+            ob_err_prefix(err, "payload is not BSON");
     }
     if (st == OB_OK)
         st = object_check("headers", row->headers, err);

@@ -14,10 +14,13 @@ struct ob_row {
     uint32_t max_attempts;                  /* 0: NULL */
     /* All of it is a context's and nothing the event's own: left out where there is no column. */
     bool tenant_of_context, metadata_of_context;
+    bool bson; /* payload is a BSON document (its kind: BYTES); only MongoDB takes it */
 };
 
 /* OB_REJECT: no type, payload promised to be JSON and is not, headers or metadata no JSON object.
  */
 enum ob_status ob_row_check(const struct ob_row *row, struct ob_err *err) OB_MUST_CHECK;
+/* The same where a BSON document is taken. */
+enum ob_status ob_row_check_bson(const struct ob_row *row, struct ob_err *err) OB_MUST_CHECK;
 
 #endif

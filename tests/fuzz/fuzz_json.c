@@ -4,6 +4,8 @@
  * Input: a JSON text. If it begins with '/', the first line is a pointer and the rest the text. */
 #include "core/jscan.h"
 #include "core/json.h"
+#include "event/bson_json.h"
+#include "event/bson_write.h"
 #include "fuzz.h"
 
 #include "../unit/core/jansson_agree.h"
@@ -61,6 +63,32 @@ static enum ob_status walk(struct ob_str text)
     return st;
 }
 
+/* As a document of MongoDB and back it is JSON again; or there is a reason. */
+static void as_bson(struct ob_str text)
+{
+    struct ob_bson_writer w;
+    struct ob_buf doc, back;
+    struct ob_err err = {.text = ""};
+    enum ob_status st;
+
+    ob_buf_init(&doc, 0);
+    ob_buf_init(&back, 0);
+    ob_bsonw_init(&w, &doc);
+    ob_bsonw_open(&w, (struct ob_str){0}, false);
+    st = ob_bsonw_json(&w, OB_STR("v"), text, &err);
+    if (st == OB_OK) {
+        ob_bsonw_close(&w);
+        FUZZ_CHECK(!doc.failed && w.depth == 0);
+        FUZZ_CHECK(ob_bson_check(ob_buf_view(&doc), &err) == OB_OK);
+        FUZZ_CHECK(ob_bson_json(ob_buf_view(&doc), OB_BSON_PLAIN, &back, &err) == OB_OK);
+        FUZZ_CHECK(ob_json_check(ob_buf_view(&back), NULL, &err) == OB_OK);
+    } else {
+        FUZZ_CHECK(st == OB_REJECT && err.text[0]);
+    }
+    ob_buf_clear(&doc);
+    ob_buf_clear(&back);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct ob_str text = {(const char *)data, n}, pointer = {"", 0}, raw;
@@ -74,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         text = (struct ob_str){line_end + 1, n - pointer.n - 1};
     }
     st = walk(text);
+    as_bson(text);
     FUZZ_CHECK(ob_json_check(text, &type, &err) == st);
     FUZZ_CHECK(st == OB_OK || strncmp(err.text, "byte ", 5) == 0);
     FUZZ_CHECK(jansson_agrees(text, st, &err));
