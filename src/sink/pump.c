@@ -1,77 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pump - a queue into a hidden thread that holds a connection, and verdicts out of it.
- *
- * A slot is FREE, QUEUED (accepted), SENT (taken by the thread) or DONE (has its verdict, waits for
- * poll()). Two rings of slot numbers: `queue` from the shard to the thread, `over` back. */
-#include "sink/pump.h"
-
-#include "core/backoff.h"
+/* pump - a queue into a hidden thread that holds a connection, and verdicts out of it: the sides of
+ * the shard and of whoever has a verdict. */
+#include "sink/pump_state.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
-
-/* Failures closer together than this count as one row of failures for the back-off. */
-#define CALM_MS 10000
-/* Messages that the thread takes at once. */
-#define HAND 256
-
-static const struct ob_backoff backoff_down = {100, 200, 5000, 20};
-
-enum slot_state { FREE, QUEUED, SENT, DONE };
-
-struct slot {
-    uint64_t ticket, token;
-    const struct ob_msg *msg;
-    char *why; /* NULL: the connection's reason */
-    enum slot_state state;
-    enum ob_verdict verdict;
-    bool cancel;
-};
-
-struct ob_pump {
-    struct ob_sink_env env;
-    const struct ob_pump_ops *ops;
-    void *user;
-    size_t cap;
-    int fd, wake_fd;
-    pthread_t thread;
-    bool started;
-
-    pthread_mutex_t lock;
-    /* Under the lock: */
-    struct slot *slots;
-    uint32_t *queue, *over, *free;
-    uint64_t queued, taken; /* put into and taken out of `queue` so far */
-    uint64_t ended, reaped; /* likewise `over`; reaped by the shard's thread */
-    uint64_t barrier;       /* nothing is accepted before so many were reaped */
-    size_t n_free, n_cancel;
-    uint64_t round; /* of the tickets */
-    bool down, held, ready, reset, stopping;
-    bool signalled, woken;
-    uint64_t failures;
-    int64_t stop_ms;
-    struct ob_err why;
-
-    /* The hidden thread only: */
-    bool connected;
-    int64_t retry_ms, failed_ms;
-    uint32_t row;
-    struct ob_rand rand;
-    struct hand {
-        uint64_t ticket;
-        const struct ob_msg *msg;
-    } hand[HAND];
-    size_t hand_at, hand_n;
-
-    /* The shard's thread only: */
-    uint64_t seen;
-    enum { UNKNOWN, SAID_UP, SAID_DOWN } said;
-};
 
 int64_t ob_pump_now_ms(void)
 {
@@ -87,15 +24,14 @@ static void ring(int fd)
     (void)n;
 }
 
-static void silence(int fd)
+void ob_pump_silence(int fd)
 {
     uint64_t count;
     ssize_t n = read(fd, &count, sizeof(count));
     (void)n;
 }
 
-/* With the lock held. */
-static void signal_shard(struct ob_pump *p)
+void ob_pump_signal_shard(struct ob_pump *p)
 {
     if (p->signalled)
         return;
@@ -103,7 +39,7 @@ static void signal_shard(struct ob_pump *p)
     ring(p->fd);
 }
 
-static void wake(struct ob_pump *p)
+void ob_pump_wake_thread(struct ob_pump *p)
 {
     if (p->woken)
         return;
@@ -111,7 +47,7 @@ static void wake(struct ob_pump *p)
     ring(p->wake_fd);
 }
 
-static void finish(struct ob_pump *p, struct slot *s, enum ob_verdict verdict, const char *why)
+void ob_pump_finish(struct ob_pump *p, struct slot *s, enum ob_verdict verdict, const char *why)
 {
     s->state = DONE;
     s->verdict = verdict;
@@ -119,7 +55,7 @@ static void finish(struct ob_pump *p, struct slot *s, enum ob_verdict verdict, c
     p->n_cancel -= s->cancel;
     s->cancel = false;
     p->over[p->ended++ % p->cap] = (uint32_t)(s - p->slots);
-    signal_shard(p);
+    ob_pump_signal_shard(p);
 }
 
 static int by_ticket(const void *a, const void *b)
@@ -128,8 +64,7 @@ static int by_ticket(const void *a, const void *b)
     return (*x)->ticket < (*y)->ticket ? -1 : (*x)->ticket > (*y)->ticket;
 }
 
-/* Those in flight in the order in which they were submitted; the caller frees. */
-static struct slot **in_flight(struct ob_pump *p, size_t *n)
+struct slot **ob_pump_in_flight(struct ob_pump *p, size_t *n)
 {
     struct slot **live = malloc(p->cap * sizeof(struct slot *));
     *n = 0;
@@ -141,205 +76,7 @@ static struct slot **in_flight(struct ob_pump *p, size_t *n)
     return live;
 }
 
-/* The connection is gone: no borrowed byte of what is given back is being read. */
-static void give_back(struct ob_pump *p)
-{
-    size_t n;
-    struct slot **live = in_flight(p, &n);
-    for (size_t i = 0; i < n; i++)
-        finish(p, live[i], OB_V_RETURNED, NULL);
-    if (!live) { /* no memory: in any order is better than never */
-        for (size_t i = 0; i < p->cap; i++)
-            if (p->slots[i].state == QUEUED || p->slots[i].state == SENT)
-                finish(p, &p->slots[i], OB_V_RETURNED, NULL);
-    }
-    free(live);
-    p->taken = p->queued;
-    p->hand_at = p->hand_n = 0;
-    p->barrier = p->ended;
-    p->held = false;
-}
-
-/* ---- the hidden thread ---- */
-
-static void lost(struct ob_pump *p, const struct ob_err *err)
-{
-    int64_t now = ob_pump_now_ms();
-    if (p->connected)
-        p->ops->disconnect(p->user);
-    p->connected = false;
-    p->row = now - p->failed_ms < CALM_MS ? p->row + 1 : 1;
-    p->failed_ms = now;
-    p->retry_ms = now + ob_backoff_ms(&backoff_down, p->row, &p->rand);
-    pthread_mutex_lock(&p->lock);
-    p->why = *err;
-    p->ready = false;
-    if (!p->down || p->held)
-        p->failures++;
-    p->down = true;
-    give_back(p);
-    signal_shard(p);
-    pthread_mutex_unlock(&p->lock);
-}
-
-static void try_connect(struct ob_pump *p)
-{
-    struct ob_err err = {.text = ""};
-    if (p->ops->connect(p->user, &err) != OB_OK) {
-        p->failed_ms =
-            p->row > 0 ? ob_pump_now_ms() : p->failed_ms; /* slow failures are a row too */
-        lost(p, &err);
-        return;
-    }
-    p->connected = true;
-    pthread_mutex_lock(&p->lock);
-    p->down = false;
-    p->ready = true;
-    signal_shard(p);
-    pthread_mutex_unlock(&p->lock);
-}
-
-static void do_reset(struct ob_pump *p)
-{
-    if (p->connected)
-        p->ops->disconnect(p->user);
-    p->connected = false;
-    p->retry_ms = 0;
-    pthread_mutex_lock(&p->lock);
-    if (p->held)
-        p->down = false;
-    if (!p->down)
-        ob_err_set(&p->why, OB_DOWN, "given back: the sink was reset");
-    p->ready = false;
-    give_back(p);
-    p->reset = false;
-    signal_shard(p);
-    pthread_mutex_unlock(&p->lock);
-}
-
-/* Only the thread ends a wait, so that nobody frees a message that it is about to send. */
-static void do_cancel(struct ob_pump *p)
-{
-    pthread_mutex_lock(&p->lock);
-    for (size_t i = 0; i < p->cap && p->n_cancel > 0; i++) {
-        struct slot *s = &p->slots[i];
-        if (!s->cancel)
-            continue;
-        for (size_t h = p->hand_at; h < p->hand_n; h++)
-            if (p->hand[h].ticket == s->ticket)
-                p->hand[h].msg = NULL;
-        for (uint64_t q = p->taken; q < p->queued; q++)
-            if (&p->slots[p->queue[q % p->cap]] == s)
-                p->queue[q % p->cap] = UINT32_MAX;
-        finish(p, s, OB_V_RETRY, "no acknowledgement within publish_timeout");
-    }
-    pthread_mutex_unlock(&p->lock);
-}
-
-static void take_hand(struct ob_pump *p)
-{
-    p->hand_at = p->hand_n = 0;
-    pthread_mutex_lock(&p->lock);
-    for (; p->taken < p->queued && p->hand_n < HAND && !p->held; p->taken++) {
-        uint32_t i = p->queue[p->taken % p->cap];
-        if (i == UINT32_MAX)
-            continue; /* cancelled */
-        p->slots[i].state = SENT;
-        p->hand[p->hand_n++] = (struct hand){p->slots[i].ticket, p->slots[i].msg};
-    }
-    pthread_mutex_unlock(&p->lock);
-}
-
-static bool is_held(struct ob_pump *p)
-{
-    pthread_mutex_lock(&p->lock);
-    bool held = p->held;
-    pthread_mutex_unlock(&p->lock);
-    return held;
-}
-
-/* Sends and listens until there is nothing to send or no room. */
-static void serve(struct ob_pump *p)
-{
-    for (;;) {
-        struct ob_err err = {.text = ""};
-        enum ob_status st = OB_OK;
-        if (p->hand_at == p->hand_n)
-            take_hand(p);
-        bool some = p->hand_at < p->hand_n && !is_held(p);
-        while (some && st == OB_OK && p->hand_at < p->hand_n) {
-            struct hand *h = &p->hand[p->hand_at];
-            if (h->msg)
-                st = p->ops->send(p->user, h->ticket, h->msg, &err);
-            p->hand_at += st == OB_OK;
-        }
-        if (st == OB_OK || st == OB_AGAIN) {
-            enum ob_status in = p->ops->turn(p->user, &err);
-            st = in == OB_OK ? st : in;
-        }
-        if (st != OB_OK && st != OB_AGAIN) {
-            lost(p, &err);
-            return;
-        }
-        if (!some || st == OB_AGAIN)
-            return;
-    }
-}
-
-static void wait_change(struct ob_pump *p)
-{
-    struct pollfd fds[2] = {{.fd = p->wake_fd, .events = POLLIN}, {.fd = -1}};
-    int64_t until = INT64_MAX, now = ob_pump_now_ms();
-    if (p->connected)
-        p->ops->wait(p->user, &fds[1], &until);
-    else
-        until = p->retry_ms;
-    pthread_mutex_lock(&p->lock);
-    if (p->stopping && p->stop_ms < until)
-        until = p->stop_ms;
-    pthread_mutex_unlock(&p->lock);
-    int64_t ms = until == INT64_MAX ? -1 : until > now ? until - now : 0;
-    poll(fds, 2, ms > 60000 ? 60000 : (int)ms);
-    pthread_mutex_lock(&p->lock);
-    if (p->woken) {
-        silence(p->wake_fd);
-        p->woken = false;
-    }
-    pthread_mutex_unlock(&p->lock);
-}
-
-/* With nothing to wait for, or no time left. */
-static bool at_end(struct ob_pump *p)
-{
-    pthread_mutex_lock(&p->lock);
-    bool idle = p->n_free + (size_t)(p->ended - p->reaped) == p->cap;
-    bool end = p->stopping && (idle || p->down || ob_pump_now_ms() >= p->stop_ms);
-    pthread_mutex_unlock(&p->lock);
-    return end;
-}
-
-static void *run(void *arg)
-{
-    struct ob_pump *p = arg;
-    while (!at_end(p)) {
-        pthread_mutex_lock(&p->lock);
-        bool reset = p->reset, cancel = p->n_cancel > 0;
-        pthread_mutex_unlock(&p->lock);
-        if (reset)
-            do_reset(p);
-        else if (cancel)
-            do_cancel(p);
-        if (!p->connected && ob_pump_now_ms() >= p->retry_ms)
-            try_connect(p);
-        if (p->connected)
-            serve(p);
-        wait_change(p);
-    }
-    if (p->connected)
-        p->ops->disconnect(p->user);
-    p->connected = false;
-    return NULL;
-}
+/* ---- verdicts, from any thread ---- */
 
 bool ob_pump_done(struct ob_pump *p, uint64_t ticket, enum ob_verdict verdict, const char *why)
 {
@@ -347,15 +84,26 @@ bool ob_pump_done(struct ob_pump *p, uint64_t ticket, enum ob_verdict verdict, c
     struct slot *s = &p->slots[ticket % p->cap];
     bool mine = s->ticket == ticket && s->state == SENT;
     if (mine)
-        finish(p, s, verdict, why);
+        ob_pump_finish(p, s, verdict, why);
     pthread_mutex_unlock(&p->lock);
     return mine;
+}
+
+void ob_pump_delivered(struct ob_pump *p, const uint64_t *tickets, size_t n)
+{
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < n; i++) {
+        struct slot *s = &p->slots[tickets[i] % p->cap];
+        if (s->ticket == tickets[i] && s->state == SENT)
+            ob_pump_finish(p, s, OB_V_DELIVERED, NULL);
+    }
+    pthread_mutex_unlock(&p->lock);
 }
 
 void ob_pump_wake(struct ob_pump *p)
 {
     pthread_mutex_lock(&p->lock);
-    wake(p);
+    ob_pump_wake_thread(p);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -366,7 +114,7 @@ void ob_pump_hold(struct ob_pump *p, const struct ob_err *why)
         p->down = p->held = true;
         p->failures++;
         p->why = *why;
-        signal_shard(p);
+        ob_pump_signal_shard(p);
     }
     pthread_mutex_unlock(&p->lock);
 }
@@ -376,8 +124,8 @@ void ob_pump_unhold(struct ob_pump *p)
     pthread_mutex_lock(&p->lock);
     if (p->held) {
         p->down = p->held = false;
-        signal_shard(p);
-        wake(p);
+        ob_pump_signal_shard(p);
+        ob_pump_wake_thread(p);
     }
     pthread_mutex_unlock(&p->lock);
 }
@@ -387,12 +135,30 @@ void ob_pump_each(struct ob_pump *p, void (*fn)(void *arg, uint64_t ticket, cons
 {
     size_t n;
     pthread_mutex_lock(&p->lock);
-    struct slot **live = in_flight(p, &n);
+    struct slot **live = ob_pump_in_flight(p, &n);
     for (size_t i = 0; i < n; i++)
         if (live[i]->state == SENT)
             fn(arg, live[i]->ticket, live[i]->msg);
     pthread_mutex_unlock(&p->lock);
     free(live);
+}
+
+uint64_t ob_pump_fence(struct ob_pump *p, const char *why)
+{
+    pthread_mutex_lock(&p->lock);
+    for (size_t h = p->hand_at; h < p->hand_n; h++) {
+        struct slot *s = &p->slots[p->hand[h].ticket % p->cap];
+        if (p->hand[h].msg && s->ticket == p->hand[h].ticket && s->state == SENT)
+            ob_pump_finish(p, s, OB_V_RETURNED, why);
+        p->hand[h].msg = NULL;
+    }
+    for (; p->taken < p->queued; p->taken++)
+        if (p->queue[p->taken % p->cap] != UINT32_MAX)
+            ob_pump_finish(p, &p->slots[p->queue[p->taken % p->cap]], OB_V_RETURNED, why);
+    p->barrier = p->ended;
+    uint64_t last = p->round * p->cap + p->cap - 1;
+    pthread_mutex_unlock(&p->lock);
+    return last;
 }
 
 /* ---- the shard's thread ---- */
@@ -403,7 +169,7 @@ static enum ob_status start(struct ob_pump *p, struct ob_err *err)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&p->thread, NULL, run, p);
+    int rc = pthread_create(&p->thread, NULL, ob_pump_run, p);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0)
         return ob_err_set(err, OB_FATAL, "cannot start a thread: %s", strerror(rc));
@@ -469,7 +235,7 @@ enum ob_status ob_pump_submit(struct ob_pump *p, const struct ob_msg *const *msg
             p->queue[p->queued++ % p->cap] = i;
         }
         if (taken > 0)
-            wake(p);
+            ob_pump_wake_thread(p);
     }
     pthread_mutex_unlock(&p->lock);
     *n = taken;
@@ -497,7 +263,7 @@ void ob_pump_poll(struct ob_pump *p)
     bool up = p->ready && !p->down && !p->reset && ended >= p->barrier;
     struct ob_err why = p->why;
     if (p->signalled) {
-        silence(p->fd);
+        ob_pump_silence(p->fd);
         p->signalled = false;
     }
     pthread_mutex_unlock(&p->lock);
@@ -539,7 +305,7 @@ void ob_pump_cancel(struct ob_pump *p, uint64_t token)
             continue;
         s->cancel = true;
         p->n_cancel++;
-        wake(p);
+        ob_pump_wake_thread(p);
     }
     pthread_mutex_unlock(&p->lock);
 }
@@ -550,7 +316,7 @@ void ob_pump_reset(struct ob_pump *p)
     p->reset = true;
     if (p->said == SAID_UP)
         p->said = UNKNOWN; /* whoever reset it is told when it may be used again */
-    wake(p);
+    ob_pump_wake_thread(p);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -561,7 +327,7 @@ void ob_pump_close(struct ob_pump *p, int grace_ms)
     pthread_mutex_lock(&p->lock);
     p->stopping = true;
     p->stop_ms = ob_pump_now_ms() + grace_ms;
-    wake(p);
+    ob_pump_wake_thread(p);
     pthread_mutex_unlock(&p->lock);
     if (p->started)
         pthread_join(p->thread, NULL);

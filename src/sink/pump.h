@@ -6,8 +6,8 @@
  * acknowledgement that comes after a cancel belongs to nobody. When the connection is lost all that
  * has no verdict is given back, in the order in which it was submitted, and nothing is taken until
  * the shard has heard of it (pump_test: what_is_given_back_is_not_overtaken).
- * Thread: the first group from the shard's thread; the ops, hold() and free() from the hidden one;
- * done() and wake() from any. */
+ * Thread: the first group from the shard's thread; the ops, hold(), free() and fence() from the
+ * hidden one; done(), delivered() and wake() from any. */
 #ifndef OB_SINK_PUMP_H
 #define OB_SINK_PUMP_H
 
@@ -31,7 +31,11 @@ struct ob_pump_ops {
     /* What to wait for besides new messages; fd starts as -1, *until_ms (monotonic) as INT64_MAX.
      */
     void (*wait)(void *user, struct pollfd *fd, int64_t *until_ms);
+    /* So many at most are sent before the next turn(), up to OB_PUMP_HAND. */
+    size_t hand;
 };
+
+#define OB_PUMP_HAND 256
 
 /* cap: messages accepted and without verdict. */
 enum ob_status ob_pump_open(const struct ob_sink_env *env, const struct ob_pump_ops *ops,
@@ -48,6 +52,8 @@ void ob_pump_close(struct ob_pump *p, int grace_ms);
 
 /* why: NULL when delivered. A ticket that is over already changes nothing: false. */
 bool ob_pump_done(struct ob_pump *p, uint64_t ticket, enum ob_verdict verdict, const char *why);
+/* Many that are delivered, in one step. */
+void ob_pump_delivered(struct ob_pump *p, const uint64_t *tickets, size_t n);
 void ob_pump_wake(struct ob_pump *p);
 /* The broker asks for silence: down, but the connection and what is in flight stay. */
 void ob_pump_hold(struct ob_pump *p, const struct ob_err *why);
@@ -55,6 +61,11 @@ void ob_pump_unhold(struct ob_pump *p);
 /* The messages in flight, in order of their tickets; fn must not call the pump. */
 void ob_pump_each(struct ob_pump *p, void (*fn)(void *arg, uint64_t ticket, const struct ob_msg *m),
                   void *arg);
+/* Everything that was accepted and not sent yet is given back, in order, and nothing is accepted
+ * until the shard has heard of that and of all verdicts before it: what it would submit meanwhile
+ * stands behind these. Returns the last ticket so far. From the hidden thread; a message that is
+ * being sent is among them, and its bytes must not be touched any more. */
+uint64_t ob_pump_fence(struct ob_pump *p, const char *why);
 int64_t ob_pump_now_ms(void);
 
 #endif

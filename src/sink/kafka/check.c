@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check - whether the cluster could take events now: brokers, login, topics, leaders, limits.
- * Nothing is written and nothing is made. */
+/* check - whether the cluster could take events now: brokers, login, topics, leaders, limits,
+ * rights. Nothing is stored and nothing is made. */
 #include "sink/kafka/kafka.h"
 
 #include <stdio.h>
@@ -74,6 +74,43 @@ static void check_limit(const struct ob_sink_env *env, const struct kafka_conf *
     tell(env, false, what, fix);
 }
 
+static void check_right(const struct ob_sink_env *env, const struct kafka_conf *c, const char *name,
+                        int64_t limit)
+{
+    char why[200], what[400], fix[300];
+    switch (ob__kafka_may_write(c, name, limit, why)) {
+    case KAFKA_RIGHT_YES:
+        snprintf(what, sizeof(what), "topic %.100s: this user may write to it", name);
+        tell(env, true, what, NULL);
+        return;
+    case KAFKA_RIGHT_NO:
+        snprintf(what, sizeof(what), "topic %.100s: this user may not write to it: %s", name, why);
+        snprintf(fix, sizeof(fix), "grant Write on topic %.80s to this user; its events would wait",
+                 name);
+        tell(env, false, what, fix);
+        return;
+    case KAFKA_RIGHT_NONE:
+        snprintf(what, sizeof(what), "topic %.100s: this user may write nothing: %s", name, why);
+        snprintf(fix, sizeof(fix),
+                 "grant Write on topic %.80s to this user, and IdempotentWrite on the cluster if "
+                 "the brokers are older than 2.8",
+                 name);
+        tell(env, false, what, fix);
+        return;
+    case KAFKA_RIGHT_STORED:
+        snprintf(what, sizeof(what),
+                 "topic %.100s: its limit was raised meanwhile: it has a record with the key "
+                 "outbox-check now",
+                 name);
+        tell(env, false, what, "see that consumers ignore it");
+        return;
+    default:
+        snprintf(what, sizeof(what), "topic %.100s: whether it may be written is not known: %s",
+                 name, why);
+        tell(env, true, what, NULL);
+    }
+}
+
 static void check_topic(const struct ob_sink_env *env, const struct kafka_conf *c, rd_kafka_t *rk,
                         const char *name)
 {
@@ -82,7 +119,7 @@ static void check_topic(const struct ob_sink_env *env, const struct kafka_conf *
     rd_kafka_resp_err_t err =
         rkt ? rd_kafka_metadata(rk, 0, rkt, &md, WAIT_MS) : rd_kafka_last_error();
     const struct rd_kafka_metadata_topic *t =
-        err == RD_KAFKA_RESP_ERR_NO_ERROR && md->topic_cnt > 0 ? &md->topics[0] : NULL;
+        err == RD_KAFKA_RESP_ERR_NO_ERROR && md && md->topic_cnt > 0 ? &md->topics[0] : NULL;
     char what[300], fix[200];
     if (t)
         err = t->err;
@@ -94,6 +131,8 @@ static void check_topic(const struct ob_sink_env *env, const struct kafka_conf *
         ob__kafka_learn(rk, &name, 1, &limit, &min_isr, WAIT_MS);
         check_parts(env, t, limit, min_isr);
         check_limit(env, c, name, limit);
+        if (t->partition_cnt > 0 && t->partitions[0].leader >= 0)
+            check_right(env, c, name, limit);
     } else if (err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && c->create_topics) {
         snprintf(what, sizeof(what), "topic %.100s is not there yet and will be made", name);
         tell(env, true, what, NULL);

@@ -269,9 +269,16 @@ enum ob_status ob__kafka_handle(const struct kafka_conf *c, enum kafka_role role
     }
     /* What stands behind a failed request must not be delivered before it. The side lane has
      * nothing behind. */
-    set(&m, "enable.gapless.guarantee", strict && role == KAFKA_MAIN ? "true" : "false");
-    if (role == KAFKA_SIDE)
+    set(&m, "enable.gapless.guarantee",
+        strict && (role == KAFKA_MAIN || role == KAFKA_BULK) ? "true" : "false");
+    if (role == KAFKA_BULK)
+        set(&m, "linger.ms", KAFKA_BULK_MS);
+    if (role == KAFKA_SIDE || role == KAFKA_PROBE)
         set(&m, "batch.num.messages", "1");
+    if (role == KAFKA_PROBE) {
+        set(&m, "compression.codec", "none"); /* it must stay as large as it is */
+        set(&m, "client.id", "outbox-check"); /* and not be counted with the relay's quota */
+    }
     if (m.st == OB_OK)
         rd_kafka_conf_set_events(m.rc,
                                  RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_LOG);

@@ -99,7 +99,7 @@ static void take_reports(struct ob_sink *s)
 /* How closely the scout should look, by what stands still. */
 static void scan(struct ob_sink *s)
 {
-    bool still = false, blocked = false;
+    bool still = false, blocked = false, few = false;
     s->scan_ms = s->now_ms + SCAN_MS;
     for (uint32_t i = 0; i < s->n_topics; i++) {
         const struct kafka_topic *t = s->topics[i];
@@ -107,14 +107,15 @@ static void scan(struct ob_sink *s)
         for (int p = 0; p < t->n_parts; p++) {
             const struct kafka_part *part = &t->parts[p];
             blocked = blocked || part->blocked;
+            few = few || part->few;
             still = still || ((part->n_main > 0 || part->side_busy) &&
                               s->now_ms - part->moved_ms > STILL_MS);
         }
         still = still || (t->any.n_main > 0 && s->now_ms - t->any.moved_ms > STILL_MS);
     }
     int every = s->up != 1 ? 250 : still || s->misses > 0 ? 500 : blocked ? 1000 : 10000;
-    if (every != s->every_ms)
-        ob__kafka_scout_pace(s->scout, every, false, false);
+    if (every != s->every_ms || few) /* how many are needed may be changed meanwhile */
+        ob__kafka_scout_pace(s->scout, every, false, few);
     s->every_ms = every;
 }
 
@@ -134,12 +135,12 @@ static void kafka_poll(struct ob_sink *s)
     (void)got;
     s->now_ms = ob__kafka_now(s);
     take_reports(s);
-    enum kafka_lane_state before = s->main.state;
+    enum kafka_lane_state before = s->main.state, side = s->side.state;
     ob__kafka_lane_poll(s, &s->main);
     ob__kafka_lane_poll(s, &s->side);
     ob__kafka_lane_step(s, &s->main, s->now_ms);
     ob__kafka_lane_step(s, &s->side, s->now_ms);
-    if (s->fresh || before != s->main.state)
+    if (s->fresh || before != s->main.state || side != s->side.state)
         release_all(s);
     give_answers(s);
     judge(s);
@@ -159,6 +160,8 @@ static int64_t kafka_wake_at(const struct ob_sink *s)
         return 0;
     if (s->n_busy > 0)
         at = s->scan_ms;
+    if (s->dry_ms > 0 && s->dry_ms < at)
+        at = s->dry_ms;
     if (s->main.state == KAFKA_L_PURGE || s->side.state == KAFKA_L_PURGE ||
         s->main.state == KAFKA_L_DRAIN)
         at = s->now_ms + 20 < at ? s->now_ms + 20 : at;
@@ -201,6 +204,10 @@ static enum ob_status kafka_submit(struct ob_sink *s, const struct ob_msg *const
         return ob_err_set(err, OB_DOWN, "%s", s->why[0] ? s->why : "no broker answers");
     }
     s->now_ms = ob__kafka_now(s);
+    if (ob__kafka_lane_turn(s, *n)) {
+        *n = 0;
+        return OB_OK;
+    }
     /* What was given back in this round is still to be told: nothing may overtake it. */
     while (taken < *n && s->main.state == KAFKA_L_RUN && take(s, msgs[taken], tokens[taken]))
         taken++;
@@ -293,6 +300,8 @@ static void read_conf(struct ob_sink *s, const struct kafka_conf *c)
     const char *packed = ob__kafka_property(c, "compression.type");
     packed = packed ? packed : ob__kafka_property(c, "compression.codec");
     const char *batch = ob__kafka_property(c, "batch.size");
+    s->own_linger =
+        ob__kafka_property(c, "linger.ms") || ob__kafka_property(c, "queue.buffering.max.ms");
     s->empty_hashed = is_set(how, "murmur2");
     s->ours = !how || is_set(how, "murmur2_random") || s->empty_hashed;
     s->compressed = packed && !is_set(packed, "none");

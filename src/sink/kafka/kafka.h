@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kafka - inside of the Kafka sink; for its own files and tests only.
  *
- * Three handles of librdkafka: the main lane sends, idempotent, many in flight, in order. The side
- * lane sends one message at a time per partition: what failed together with others, and what will
- * probably fail, so that the main lane never breaks twice for one event. The scout, on a thread of
- * its own, asks the brokers for topics, leaders and limits.
+ * Handles of librdkafka: the main lane sends, idempotent, many in flight, in order. It has two
+ * producers and uses one at a time: one sends at once, the other, while there is a backlog, gathers
+ * for KAFKA_BULK_MS. (Without that each page of the source becomes requests of a few hundred
+ * events, which cost the broker as much as large ones, and the library's thread spins while five
+ * are in flight: twice the CPU time on both sides.) It changes over when it is empty, so that no
+ * order is lost (kafka_mock_test: bulk_and_in_order). The side lane sends one
+ * message at a time per partition: what failed together with others, and what will probably fail,
+ * so that the main lane never breaks twice for one event. The scout, on a thread of its own, asks
+ * the brokers for topics, leaders and limits.
  *
  * A message is handed to a lane only when its topic is known, its partition has a leader and enough
  * replicas, and its size is allowed: what cannot be taken now never gets in.
@@ -21,6 +26,7 @@
 #define KAFKA_BATCH_BYTES 1000000          /* of a request, unless a topic takes less */
 #define KAFKA_HARD_MAX ((size_t)100 << 20) /* a broker cuts the connection beyond */
 #define KAFKA_NIL UINT32_MAX
+#define KAFKA_BULK_MS "25"
 
 enum kafka_sasl { KAFKA_SASL_NONE, KAFKA_SASL_PLAIN, KAFKA_SASL_SCRAM256, KAFKA_SASL_SCRAM512 };
 
@@ -41,7 +47,7 @@ struct kafka_conf {
 
 extern const struct ob_opt ob__kafka_opts[];
 
-enum kafka_role { KAFKA_MAIN, KAFKA_SIDE, KAFKA_SCOUT };
+enum kafka_role { KAFKA_MAIN, KAFKA_SIDE, KAFKA_BULK, KAFKA_SCOUT, KAFKA_PROBE };
 
 enum ob_status ob__kafka_validate(const void *conf, struct ob_err *err);
 /* A handle for a role. batch: bytes of a request at most. */
@@ -49,6 +55,22 @@ enum ob_status ob__kafka_handle(const struct kafka_conf *c, enum kafka_role role
                                 int64_t batch, rd_kafka_t **out, struct ob_err *err);
 /* A property as the user set it, or NULL. */
 const char *ob__kafka_property(const struct kafka_conf *c, const char *name);
+
+/* ---- rights.c ---- */
+
+#define KAFKA_PROBE_MAX ((int64_t)4 << 20) /* a larger limit is not passed to ask */
+
+/* NONE: nothing may be written at all. STORED: the limit was no limit. UNKNOWN: why says why. */
+enum kafka_right {
+    KAFKA_RIGHT_YES,
+    KAFKA_RIGHT_NO,
+    KAFKA_RIGHT_NONE,
+    KAFKA_RIGHT_UNKNOWN,
+    KAFKA_RIGHT_STORED
+};
+/* limit: max.message.bytes as the broker has just said; blocks. */
+enum kafka_right ob__kafka_may_write(const struct kafka_conf *c, const char *topic, int64_t limit,
+                                     char why[200]);
 
 /* ---- codes.c: what a code means, as data ---- */
 
@@ -87,7 +109,8 @@ rd_kafka_headers_t *ob__kafka_headers(const struct ob_msg *m, const struct kafka
 struct kafka_view {
     uint32_t topic; /* index, as asked */
     rd_kafka_resp_err_t err;
-    bool learned; /* limit and min_isr were asked for; 0 where the broker would not say */
+    bool learned;       /* limit and min_isr were asked for; 0 where the broker would not say */
+    int64_t learned_ms; /* and when */
     int64_t limit;
     int min_isr;
     int n_parts;
@@ -133,6 +156,7 @@ struct kafka_fifo {
 
 struct kafka_part {
     bool blocked;        /* no leader, or too few replicas */
+    bool few;            /* the latter, as far as we know */
     uint32_t n_main;     /* in the main lane */
     uint32_t solo;       /* so many more go alone, through the side lane */
     bool side_busy;      /* one of it is there */
@@ -148,14 +172,16 @@ struct kafka_topic {
     uint64_t hash;
     uint32_t no, chain;
     enum kafka_topic_state state;
-    rd_kafka_topic_t *rkt[2]; /* in each lane; made when needed */
+    rd_kafka_topic_t *rkt[3]; /* in main, side and spare; made when needed */
     struct kafka_fifo wait;   /* until the topic is known */
     struct kafka_part *parts;
     int n_parts, n_alloc;
     struct kafka_part any; /* where the library chooses the partition */
     int sticky;
     unsigned sticky_left;
-    int64_t limit; /* 0: unknown */
+    int64_t limit;                /* 0: unknown */
+    int64_t asked_ms;             /* when we last wanted to know it anew */
+    int64_t learned_ms, limit_ms; /* when the scout asked for it; when that was told */
     unsigned strikes;
     uint32_t n_flight;
     char why[200];
@@ -187,6 +213,7 @@ struct kafka_lane {
     uint32_t n; /* messages in it */
     unsigned fails;
     int64_t purge_ms, revive_ms, idle_ms;
+    bool bulk;     /* main: now the one that gathers */
     bool all_down; /* it lost all brokers since the scout last reached one */
     char why[256];
 };
@@ -197,9 +224,16 @@ struct ob_sink {
     int event_fd;
     struct kafka_scout *scout;
     struct kafka_lane main, side;
-    int64_t batch;     /* bytes of a request */
-    bool ours;         /* we choose the partition */
-    bool empty_hashed; /* `partitioner: murmur2`: no key is an empty key */
+    struct { /* the producer that main does not use now; nothing is in it */
+        rd_kafka_t *rk;
+        rd_kafka_queue_t *queue;
+        int64_t since_ms;
+    } spare;
+    bool own_linger;         /* the user said how long to gather: there is one producer */
+    int64_t dry_ms, stay_ms; /* main runs dry until then to change over; does not before that */
+    int64_t batch;           /* bytes of a request */
+    bool ours;               /* we choose the partition */
+    bool empty_hashed;       /* `partitioner: murmur2`: no key is an empty key */
     bool compressed;
 
     struct kafka_topic **topics;
@@ -253,6 +287,8 @@ enum ob_status ob__kafka_lane_open(struct ob_sink *s, struct kafka_lane *l, stru
 /* Takes back all that is in it, then makes a new one. */
 void ob__kafka_lane_break(struct ob_sink *s, struct kafka_lane *l, const char *why);
 void ob__kafka_lane_renew(struct ob_sink *s, struct kafka_lane *l); /* the same, when empty */
+/* Chooses how main sends, by how many there are. True: it runs dry first, nothing may get in. */
+bool ob__kafka_lane_turn(struct ob_sink *s, size_t offered);
 void ob__kafka_lane_poll(struct ob_sink *s, struct kafka_lane *l);
 void ob__kafka_lane_step(struct ob_sink *s, struct kafka_lane *l, int64_t now);
 void ob__kafka_lane_close(struct ob_sink *s, struct kafka_lane *l);

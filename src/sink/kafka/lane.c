@@ -11,11 +11,18 @@
 #define SOLO_MORE 64u /* messages that go alone after a failure, for each time it happened */
 #define SOLO_MAX 4096u
 #define SIDE_IDLE_MS 30000
+#define SPARE_IDLE_MS 60000
+#define BULK_FROM 2000 /* so many in flight or offered are a backlog */
+#define BULK_LEAST 1000
+#define DRY_MS 200 /* main is empty by then, or something hangs in it */
+#define STAY_MS 5000
+#define BULK_STAY_MS 1000 /* in bulk for so long at least */
 
 enum ob_status ob__kafka_lane_open(struct ob_sink *s, struct kafka_lane *l, struct ob_err *err)
 {
     static const uint64_t one = 1;
-    enum ob_status st = ob__kafka_handle(s->conf, l->role, s->env.strict, s->batch, &l->rk, err);
+    enum ob_status st = ob__kafka_handle(s->conf, l->bulk ? KAFKA_BULK : l->role, s->env.strict,
+                                         s->batch, &l->rk, err);
     if (st != OB_OK)
         return st;
     l->queue = rd_kafka_queue_get_main(l->rk);
@@ -25,26 +32,37 @@ enum ob_status ob__kafka_lane_open(struct ob_sink *s, struct kafka_lane *l, stru
     return OB_OK;
 }
 
-static void let_go(struct ob_sink *s, struct kafka_lane *l)
+static void let_go(struct ob_sink *s, enum kafka_role role, rd_kafka_queue_t **queue)
 {
     for (uint32_t i = 0; i < s->n_topics; i++) {
-        rd_kafka_topic_t **rkt = &s->topics[i]->rkt[l->role];
+        rd_kafka_topic_t **rkt = &s->topics[i]->rkt[role];
         if (*rkt)
             rd_kafka_topic_destroy(*rkt);
         *rkt = NULL;
     }
-    if (l->queue) {
-        rd_kafka_queue_io_event_enable(l->queue, -1, NULL, 0);
-        rd_kafka_queue_destroy(l->queue);
+    if (*queue) {
+        rd_kafka_queue_io_event_enable(*queue, -1, NULL, 0);
+        rd_kafka_queue_destroy(*queue);
     }
-    l->queue = NULL;
+    *queue = NULL;
+}
+
+static void drop_spare(struct ob_sink *s)
+{
+    if (!s->spare.rk)
+        return;
+    let_go(s, KAFKA_BULK, &s->spare.queue);
+    ob__kafka_scout_bury(s->scout, s->spare.rk);
+    s->spare.rk = NULL;
 }
 
 /* It is empty: nothing that was lent is looked at by it any more. */
 static void bury(struct ob_sink *s, struct kafka_lane *l, int64_t wait_ms)
 {
-    let_go(s, l);
+    let_go(s, l->role, &l->queue);
     ob__kafka_scout_bury(s->scout, l->rk);
+    if (l->role == KAFKA_MAIN)
+        drop_spare(s); /* what was wrong with one, or has changed, is so for both */
     l->rk = NULL;
     l->state = KAFKA_L_REST;
     l->revive_ms = ob__kafka_now(s) + wait_ms;
@@ -52,11 +70,66 @@ static void bury(struct ob_sink *s, struct kafka_lane *l, int64_t wait_ms)
 
 void ob__kafka_lane_close(struct ob_sink *s, struct kafka_lane *l)
 {
+    if (l->role == KAFKA_MAIN)
+        drop_spare(s);
     if (!l->rk)
         return;
-    let_go(s, l);
+    let_go(s, l->role, &l->queue);
     rd_kafka_destroy(l->rk);
     l->rk = NULL;
+}
+
+/* ---- at once, or in bulk ---- */
+
+static void change_over(struct ob_sink *s)
+{
+    struct kafka_lane *l = &s->main;
+    struct kafka_lane other = {.role = KAFKA_MAIN, .bulk = !l->bulk};
+    struct ob_err err;
+    if (s->spare.rk) {
+        other.rk = s->spare.rk;
+        other.queue = s->spare.queue;
+    } else if (ob__kafka_lane_open(s, &other, &err) != OB_OK) {
+        s->stay_ms = s->now_ms + STAY_MS;
+        return;
+    }
+    s->spare.rk = l->rk;
+    s->spare.queue = l->queue;
+    s->spare.since_ms = s->now_ms;
+    l->rk = other.rk;
+    l->queue = other.queue;
+    l->bulk = !l->bulk;
+    s->stay_ms = l->bulk ? s->now_ms + BULK_STAY_MS : 0;
+    for (uint32_t i = 0; i < s->n_topics; i++) {
+        struct kafka_topic *t = s->topics[i];
+        rd_kafka_topic_t *rkt = t->rkt[KAFKA_MAIN];
+        t->rkt[KAFKA_MAIN] = t->rkt[KAFKA_BULK];
+        t->rkt[KAFKA_BULK] = rkt;
+    }
+    ob_log(s->env.log, OB_LOG_DEBUG, "kafka.pace", OB_KB("bulk", l->bulk));
+}
+
+bool ob__kafka_lane_turn(struct ob_sink *s, size_t offered)
+{
+    const struct kafka_lane *l = &s->main;
+    bool bulk = l->n + offered >= (l->bulk ? BULK_LEAST : BULK_FROM);
+    if ((bulk == l->bulk && s->dry_ms == 0) || l->state != KAFKA_L_RUN || s->own_linger ||
+        s->now_ms < s->stay_ms) {
+        s->dry_ms = 0;
+        return false;
+    }
+    if (l->n == 0) {
+        s->dry_ms = 0;
+        change_over(s);
+        return false;
+    }
+    if (s->dry_ms == 0)
+        s->dry_ms = s->now_ms + DRY_MS;
+    if (s->now_ms < s->dry_ms)
+        return true;
+    s->dry_ms = 0;
+    s->stay_ms = s->now_ms + STAY_MS;
+    return false;
 }
 
 /* Queues stand behind what is in the main lane: they go back with it, or they would overtake. */
@@ -104,6 +177,8 @@ void ob__kafka_lane_step(struct ob_sink *s, struct kafka_lane *l, int64_t now)
                      now - l->idle_ms > SIDE_IDLE_MS;
     if (l->n > 0)
         l->idle_ms = now;
+    if (l->role == KAFKA_MAIN && s->spare.rk && now - s->spare.since_ms > SPARE_IDLE_MS)
+        drop_spare(s);
     if (side_idle || (l->state == KAFKA_L_DRAIN && l->n == 0))
         bury(s, l, 0);
     if (l->state == KAFKA_L_PURGE && l->n == 0)
@@ -160,8 +235,10 @@ static void failed(struct ob_sink *s, struct kafka_lane *l, uint32_t i, const rd
         suspect(slot->topic, p, l->role == KAFKA_MAIN && l->state != KAFKA_L_PURGE);
     if (purged || class == KAFKA_C_AWAY)
         return;
-    if (class == KAFKA_C_EVENT)
-        ob__kafka_scout_pace(s->scout, 1000, true, true); /* perhaps a limit was changed */
+    if (class == KAFKA_C_EVENT) { /* perhaps a limit was changed */
+        s->every_ms = 1000;       /* the next scan sets the usual pace again */
+        ob__kafka_scout_pace(s->scout, s->every_ms, true, true);
+    }
     if (l->role == KAFKA_MAIN || class == KAFKA_C_BROKEN)
         ob__kafka_lane_break(s, l, why);
 }
@@ -220,8 +297,26 @@ static void log_event(const struct ob_sink *s, rd_kafka_event_t *ev)
         ob_log(s->env.log, OB_LOG_DEBUG, "kafka.log", OB_KC("facility", fac), OB_KC("text", text));
 }
 
+/* It has no messages; what else it has to say is not news. */
+static void poll_spare(struct ob_sink *s)
+{
+    rd_kafka_event_t *ev;
+    bool fatal = false;
+    while (s->spare.queue && (ev = rd_kafka_queue_poll(s->spare.queue, 0)) != NULL) {
+        fatal = fatal || (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_ERROR &&
+                          rd_kafka_event_error_is_fatal(ev));
+        if (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_LOG)
+            log_event(s, ev);
+        rd_kafka_event_destroy(ev);
+    }
+    if (fatal)
+        drop_spare(s);
+}
+
 void ob__kafka_lane_poll(struct ob_sink *s, struct kafka_lane *l)
 {
+    if (l->role == KAFKA_MAIN)
+        poll_spare(s);
     rd_kafka_event_t *ev;
     const rd_kafka_message_t *m;
     while (l->queue && (ev = rd_kafka_queue_poll(l->queue, 0)) != NULL) {

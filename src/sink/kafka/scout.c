@@ -22,7 +22,7 @@ struct asked {
     uint32_t topic;
     rd_kafka_topic_t *rkt; /* the scout's: it makes the name known to its handle */
     bool learned;
-    int64_t limit;
+    int64_t limit, learned_ms;
     int min_isr;
 };
 
@@ -131,6 +131,7 @@ static void learn(struct kafka_scout *s, const struct kafka_report *r)
     int64_t *limits = calloc(s->n + 1, sizeof(*limits));
     int *min_isrs = calloc(s->n + 1, sizeof(*min_isrs));
     size_t n = 0;
+    int64_t now = ob_clock_mono_ms(&ob_clock_system);
     for (size_t i = 0; i < r->n && names && who && limits && min_isrs; i++) {
         struct asked *a = &s->topics[i];
         if (r->views[i].err != RD_KAFKA_RESP_ERR_NO_ERROR || a->learned)
@@ -144,11 +145,13 @@ static void learn(struct kafka_scout *s, const struct kafka_report *r)
         ob__kafka_learn(s->rk, names, n, limits, min_isrs, LEARN_MS);
     for (size_t i = 0; i < n; i++) {
         who[i]->learned = true;
+        who[i]->learned_ms = now;
         who[i]->limit = limits[i];
         who[i]->min_isr = min_isrs[i];
     }
     for (size_t i = 0; i < r->n; i++) {
         r->views[i].learned = s->topics[i].learned;
+        r->views[i].learned_ms = s->topics[i].learned_ms;
         r->views[i].limit = s->topics[i].limit;
         r->views[i].min_isr = s->topics[i].min_isr;
     }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define FRESH_MS 1000       /* what was told of a topic may be relied on for so long */
 #define USUAL_LIMIT 1048588 /* a topic whose limit nobody tells probably has Kafka's default */
 
 /* ---- queues of slots ---- */
@@ -160,18 +161,36 @@ void ob__kafka_pump(struct ob_sink *s, struct kafka_topic *t, int32_t part)
     }
 }
 
-/* True: it has its verdict. */
-static bool oversize(struct ob_sink *s, uint32_t i)
+/* Before something is dead for its size, the topic's limit is asked for once more: it may have been
+ * raised since. Its messages wait so long (test_kafka: a_limit_that_was_raised_holds_at_once). */
+static bool ask_again(struct ob_sink *s, struct kafka_topic *t)
+{
+    int64_t now = ob_clock_mono_ms(&ob_clock_system);
+    if (now - t->limit_ms < FRESH_MS)
+        return false;
+    t->asked_ms = now;
+    t->state = KAFKA_T_ASKED;
+    s->every_ms = 1000;
+    ob__kafka_scout_pace(s->scout, s->every_ms, true, true);
+    return true;
+}
+
+/* True: it has its verdict, or (later) none before the topic was asked for again. */
+static bool oversize(struct ob_sink *s, uint32_t i, bool *later)
 {
     const struct kafka_slot *slot = &s->slots[i];
-    const struct kafka_topic *t = slot->topic;
+    struct kafka_topic *t = slot->topic;
     char why[256];
     size_t weight = ob__kafka_weight(slot->msg, s->conf), limit = (size_t)t->limit;
     size_t own = (size_t)s->conf->max_message;
+    bool over = limit > 0 && weight > limit && !s->compressed;
+    *later = false;
     if (own > 0 && slot->msg->value.n > own)
         snprintf(why, sizeof(why), "too large: %zu bytes, max_message is %zu", slot->msg->value.n,
                  own);
-    else if (limit > 0 && weight > limit && !s->compressed)
+    else if (over && ask_again(s, t))
+        *later = true;
+    else if (over)
         snprintf(why, sizeof(why),
                  "too large: %zu bytes with key and headers, topic %.100s takes %zu "
                  "(max.message.bytes)",
@@ -181,7 +200,8 @@ static bool oversize(struct ob_sink *s, uint32_t i)
                  KAFKA_HARD_MAX);
     else
         return false;
-    ob__kafka_answer(s, i, OB_V_REJECT, why);
+    if (!*later)
+        ob__kafka_answer(s, i, OB_V_REJECT, why);
     return true;
 }
 
@@ -204,8 +224,9 @@ static bool dispatch(struct ob_sink *s, uint32_t i)
         ob__kafka_answer(s, i, OB_V_BLOCKED, p->why);
         return true;
     }
-    if (oversize(s, i))
-        return true;
+    bool later;
+    if (oversize(s, i, &later))
+        return !later;
     if (p->solo == 0 && !p->side_busy && p->q.head == KAFKA_NIL && !heavy(s, slot))
         return into(s, &s->main, i);
     slot->where = KAFKA_S_QUEUED;

@@ -169,6 +169,7 @@ static void see_part(struct ob_sink *s, struct kafka_topic *t, int p, const stru
     bool few = v->parts[p].leader >= 0 && v->min_isr > 0 && v->parts[p].isr < v->min_isr;
     bool blocked = v->parts[p].leader < 0 || few, was = part->blocked;
     part->blocked = blocked;
+    part->few = few;
     if (few)
         snprintf(part->why, sizeof(part->why),
                  "partition %d of topic %.60s has %d replicas in sync, %d are needed", p, t->name,
@@ -198,10 +199,15 @@ void ob__kafka_topic_view(struct ob_sink *s, const struct kafka_view *v)
         return;
     }
     bool back = t->state == KAFKA_T_MISSING, free_one = false;
-    t->state = KAFKA_T_FINE;
+    if (t->asked_ms <= v->learned_ms) /* else the answer is still under way */
+        t->state = KAFKA_T_FINE;
     t->n_parts = v->n_parts;
     if (v->learned)
         t->limit = v->limit;
+    if (v->learned && v->learned_ms > t->learned_ms) {
+        t->learned_ms = v->learned_ms;
+        t->limit_ms = ob_clock_mono_ms(&ob_clock_system);
+    }
     if (t->limit > 0 && t->limit < s->batch) {
         s->batch = t->limit;
         ob__kafka_lane_renew(s, &s->main);

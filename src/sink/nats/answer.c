@@ -63,6 +63,23 @@ static bool has(struct ob_str json, struct ob_str pointer, enum ob_jtype want)
     return ob_json_pointer(json, pointer, &raw, &type, &err) == OB_OK && type == want;
 }
 
+/* {"stream":"NAME","seq":N as every server writes it; anything else is read with care. */
+static bool plain_ack(const char *data, size_t n)
+{
+    static const char head[] = "{\"stream\":\"", mid[] = "\"seq\":";
+    const char *end = data + n, *p = data + sizeof(head) - 1;
+    if (n < sizeof(head) || data[n - 1] != '}' || memcmp(data, head, sizeof(head) - 1) != 0)
+        return false;
+    while (p < end && *p != '"' && *p != '\\')
+        p++;
+    if (p == end || *p++ != '"' || p == end || *p++ != ',')
+        return false;
+    while (p < end && *p == ' ')
+        p++;
+    return (size_t)(end - p) > sizeof(mid) && memcmp(p, mid, sizeof(mid) - 1) == 0 &&
+           strchr(" 123456789", p[sizeof(mid) - 1]) && !memchr(p, '{', (size_t)(end - p));
+}
+
 enum ob_verdict ob_nats_answer(const char *data, size_t n, bool no_responders, int *code,
                                char why[256])
 {
@@ -75,6 +92,8 @@ enum ob_verdict ob_nats_answer(const char *data, size_t n, bool no_responders, i
         snprintf(why, 256, "no responders: no stream takes this subject");
         return OB_V_BLOCKED;
     }
+    if (plain_ack(data, n))
+        return OB_V_DELIVERED;
     if (ob_json_pointer(json, OB_STR("/error"), &raw, &type, &err) == OB_OK &&
         type == OB_J_OBJECT) {
         struct ob_str error = raw, text = OB_STR("\"\"");

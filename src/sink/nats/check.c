@@ -103,6 +103,64 @@ static void look_topic(struct looking *l, const char *topic)
     tell(l, taken, what, "add the subject to a stream: its events would wait");
 }
 
+static void look_right(struct looking *l, natsConnection *nc, natsSubscription *answers,
+                       const char *inbox, const char *subject)
+{
+    char why[300], what[500], fix[300];
+    switch (ob_nats_may_publish(nc, answers, inbox, subject, why)) {
+    case NATS_RIGHT_YES:
+        snprintf(what, sizeof(what), "subject %.150s: this user may publish to it", subject);
+        tell(l, true, what, NULL);
+        return;
+    case NATS_RIGHT_NO:
+        snprintf(what, sizeof(what), "subject %.150s: this user may not publish to it: %s", subject,
+                 why);
+        snprintf(fix, sizeof(fix),
+                 "in the server's permissions of the user: publish: {allow: [\"%.100s\", "
+                 "\"$JS.API.>\"]}, and nothing in deny that covers it",
+                 subject);
+        tell(l, false, what, fix);
+        return;
+    case NATS_RIGHT_STORED:
+        snprintf(what, sizeof(what), "subject %.150s: %s: an empty message", subject, why);
+        tell(l, false, what, "use a server that knows Nats-Expected-Stream (2.2 or newer)");
+        return;
+    default:
+        snprintf(what, sizeof(what),
+                 "subject %.150s: no right is missing, as far as is known (%.200s)", subject, why);
+        tell(l, true, what, NULL);
+    }
+}
+
+/* Subjects that are known: of routes, and declared ones. Where there are wildcards only an event
+ * tells. */
+static void look_rights(struct looking *l, natsConnection *nc, const struct nats_streams *declared)
+{
+    char inbox[96], why[300], what[500], fix[200];
+    natsSubscription *answers = NULL;
+    enum nats_right may = ob_nats_may_hear(nc, l->conf, inbox, &answers, why);
+    if (may == NATS_RIGHT_NO) {
+        snprintf(what, sizeof(what), "acknowledgements cannot be heard: %s", why);
+        snprintf(fix, sizeof(fix),
+                 "in the server's permissions of the user: subscribe: {allow: [\"%.40s.>\"]}",
+                 l->conf->inbox_prefix);
+        tell(l, false, what, fix);
+    }
+    for (size_t i = 0; may == NATS_RIGHT_YES && i < l->env->n_topics; i++)
+        if (ob_nats_subject_fits(ob_str_c(l->env->topics[i])))
+            look_right(l, nc, answers, inbox, l->env->topics[i]);
+    for (size_t i = 0; may == NATS_RIGHT_YES && i < declared->n; i++)
+        for (size_t k = 0; k < declared->list[i].n_subjects; k++) {
+            const char *subject = declared->list[i].subjects[k];
+            bool known = !ob_nats_subject_fits(ob_str_c(subject));
+            for (size_t t = 0; t < l->env->n_topics; t++)
+                known = known || strcmp(subject, l->env->topics[t]) == 0;
+            if (!known)
+                look_right(l, nc, answers, inbox, subject);
+        }
+    natsSubscription_Destroy(answers);
+}
+
 static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err *err)
 {
     char what[200];
@@ -142,6 +200,7 @@ static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err 
         look_stream(l, l->conf->stream_prefixes.values[i]);
     for (size_t i = 0; i < l->env->n_topics; i++)
         look_topic(l, l->env->topics[i]);
+    look_rights(l, nc, &declared);
     ob_nats_streams_clear(&declared);
     jsCtx_Destroy(l->js);
     return rc;

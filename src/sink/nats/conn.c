@@ -149,6 +149,15 @@ static void on_closed(natsConnection *nc, void *closure)
     session_unref(x);
 }
 
+static void give_verdict(struct ob_sink *s, uint64_t ticket, enum ob_verdict v, int code,
+                         const char *why)
+{
+    if (s->conf->single_writer)
+        ob_nats_chain_answer(s, ticket, v, code, why);
+    else
+        ob_pump_done(s->pump, ticket, v, v == OB_V_DELIVERED ? NULL : why);
+}
+
 struct same_topic {
     struct ob_str topic;
     uint64_t *tickets;
@@ -184,16 +193,36 @@ static void on_error(natsConnection *nc, natsSubscription *sub, natsStatus st, v
     if (t.tickets) {
         ob_pump_each(x->sink->pump, collect, &t);
         for (size_t i = 0; i < t.n; i++)
-            ob_pump_done(x->sink->pump, t.tickets[i], OB_V_BLOCKED, why);
+            give_verdict(x->sink, t.tickets[i], OB_V_BLOCKED, 0, why);
     }
     pthread_mutex_unlock(&x->lock);
     free(t.tickets);
 }
 
+/* With the session's lock. */
+static void tell_taken(struct nats_session *x)
+{
+    if (x->sink && x->n_taken > 0)
+        ob_pump_delivered(x->sink->pump, x->taken, x->n_taken);
+    x->n_taken = 0;
+}
+
+/* Good answers are gathered while more of them wait, so that the shard is woken once for many. */
+static void gather(struct nats_session *x, natsSubscription *sub, uint64_t ticket)
+{
+    int waiting = 0, bytes = 0;
+    x->taken[x->n_taken++] = ticket;
+    if (x->n_taken < NATS_GATHER && natsSubscription_GetPending(sub, &waiting, &bytes) == NATS_OK &&
+        waiting > 0)
+        return;
+    pthread_mutex_lock(&x->lock);
+    tell_taken(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
 static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     (void)nc;
-    (void)sub;
     struct nats_session *x = closure;
     const char *subject = natsMsg_GetSubject(msg);
     char why[256];
@@ -202,9 +231,15 @@ static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, v
     enum ob_verdict v =
         ob_nats_answer(natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg), none, &code, why);
     uint64_t ticket = strtoull(subject + x->inbox_n, NULL, 16);
+    if (v == OB_V_DELIVERED && !x->chained) {
+        gather(x, sub, ticket);
+        natsMsg_Destroy(msg);
+        return;
+    }
     pthread_mutex_lock(&x->lock);
+    tell_taken(x);
     if (x->sink) {
-        ob_pump_done(x->sink->pump, ticket, v, v == OB_V_DELIVERED ? NULL : why);
+        give_verdict(x->sink, ticket, v, code, why);
         if (none && !atomic_exchange(&x->refused, true))
             ob_pump_wake(x->sink->pump);
     }
@@ -221,6 +256,7 @@ static struct nats_session *session_new(struct ob_sink *s)
         return NULL;
     pthread_mutex_init(&x->lock, NULL);
     x->sink = s;
+    x->chained = s->conf->single_writer;
     atomic_store(&x->refs, 1);
     char id[OB_UUID_TEXT];
     ob_uuid7_text(id);
@@ -283,6 +319,12 @@ void ob_nats_disconnect(struct ob_sink *s)
     pthread_mutex_lock(&x->lock);
     x->sink = NULL;
     pthread_mutex_unlock(&x->lock);
+    if (s->conf->single_writer)
+        ob_nats_chains_reset(&s->chains);
+    /* In this order: libnats 3.4 hands a message that is just coming in to the subscription without
+     * holding it, so that must outlive the thread which reads (contract: close with messages in
+     * flight; it ended the process). */
+    natsConnection_Close(x->nc);
     natsSubscription_Destroy(x->sub);
     natsConnection_Destroy(x->nc);
     session_unref(x);

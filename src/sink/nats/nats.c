@@ -92,6 +92,12 @@ static const struct ob_opt nats_opts[] = {
      .offset = AT(stream_prefixes),
      .help = "Prefix of subjects (whole words) to the stream that must take them, where the route "
              "names none; the longest wins."},
+    {.type = OB_OPT_BOOL,
+     .name = "single_writer",
+     .def = "false",
+     .offset = AT(single_writer),
+     .help = "Nobody else writes to the streams: many events of a key may be in flight in strict "
+             "order, each naming the one before it. Every message needs its stream."},
     {.type = OB_OPT_ENUM,
      .name = "content_type_header",
      .def = "auto",
@@ -189,6 +195,9 @@ static enum ob_status turn_op(void *user, struct ob_err *err)
         atomic_store(&s->session->refused, false);
         declare(s, s->session->nc);
     }
+    s->mend_ms = INT64_MAX;
+    if (s->conf->single_writer)
+        ob_nats_chains_mend(s, &s->mend_ms);
     return OB_OK;
 }
 
@@ -198,9 +207,12 @@ static void wait_op(void *user, struct pollfd *fd, int64_t *until_ms)
     (void)fd; /* the library has its own threads; they wake us */
     if (may_declare(s))
         *until_ms = s->declared_ms + DECLARE_EVERY_MS;
+    if (s->mend_ms < *until_ms)
+        *until_ms = s->mend_ms;
 }
 
-static const struct ob_pump_ops ops = {connect_op, disconnect_op, send_op, turn_op, wait_op};
+static const struct ob_pump_ops ops = {connect_op, disconnect_op, send_op,
+                                       turn_op,    wait_op,       OB_PUMP_HAND};
 
 /* ---- the driver ---- */
 
@@ -211,6 +223,7 @@ static void nats_close(struct ob_sink *s, int grace_ms)
     ob_pump_close(s->pump, grace_ms);
     ob_nats_streams_clear(&s->streams);
     ob_buf_clear(&s->text);
+    ob_nats_chains_clear(&s->chains);
     free(s);
 }
 
@@ -229,15 +242,23 @@ static enum ob_status nats_open(const struct ob_sink_env *env, const void *conf,
     s->env = *env;
     s->conf = c;
     ob_buf_init(&s->text, 1 << 20);
-    st = ob_nats_streams_load(c, &s->streams, err);
+    if (c->single_writer && env->shards > 1)
+        st = ob_err_set(err, OB_FATAL,
+                        "single_writer: with several shards there are several "
+                        "writers; it needs shards: 1");
+    else if (!ob_nats_chains_init(&s->chains, (size_t)c->window))
+        st = ob_err_set(err, OB_FATAL, "no memory");
+    else
+        st = ob_nats_streams_load(c, &s->streams, err);
     if (st == OB_OK)
         st = ob_pump_open(env, &ops, s, (size_t)c->window, &s->pump, err);
     if (st != OB_OK) {
         nats_close(s, 0);
         return st;
     }
-    *caps = (struct ob_sink_caps){
-        .ordered = false, .max_in_flight = (size_t)c->window, .max_bytes = (size_t)c->max_payload};
+    *caps = (struct ob_sink_caps){.ordered = c->single_writer,
+                                  .max_in_flight = (size_t)c->window,
+                                  .max_bytes = (size_t)c->max_payload};
     *out = s;
     return OB_OK;
 }

@@ -5,18 +5,21 @@
 #define OB_SINK_NATS_NATS_H
 
 #include "core/buf.h"
+#include "sink/nats/chain.h"
 #include "sink/pump.h"
 
 #include <nats/nats.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define NATS_GATHER 128
+
 enum { OB_NATS_DECLARE_OFF, OB_NATS_DECLARE_CHECK, OB_NATS_DECLARE_CREATE };
 enum { OB_NATS_CT_AUTO, OB_NATS_CT_ALWAYS, OB_NATS_CT_NEVER };
 
 struct ob_sink_nats_conf {
     const char *url, *name, *user, *password, *token, *credentials, *nkey, *nkey_seed;
-    bool tls, verify;
+    bool tls, verify, single_writer;
     const char *ca, *cert, *key, *tls_name;
     const char *inbox_prefix;
     int declare, content_type_header;
@@ -61,6 +64,9 @@ struct nats_session {
     char inbox[96]; /* with the dot behind it */
     size_t inbox_n;
     int64_t max_payload;
+    uint64_t taken[NATS_GATHER]; /* delivered and not told yet; the thread of the answers only */
+    size_t n_taken;
+    bool chained;              /* single_writer */
     atomic_bool lost, refused; /* refused: some answer was "no responders" */
 };
 
@@ -71,6 +77,8 @@ struct ob_sink {
     struct nats_streams streams;
     struct nats_session *session; /* the pump's thread only */
     struct ob_buf text;           /* the subject and headers of the message that is sent */
+    struct nats_chains chains;
+    int64_t mend_ms; /* when a broken chain is looked at although nothing wakes us */
     int64_t declared_ms;
 };
 
@@ -81,6 +89,8 @@ void ob_nats_disconnect(struct ob_sink *s);
 
 enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                             struct ob_err *err);
+/* Tokens between dots, none empty, no wildcard, nothing that ends the protocol's word. */
+bool ob_nats_subject_fits(struct ob_str t);
 /* The stream that is to take it, or nothing. */
 struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct ob_msg *m);
 
@@ -89,6 +99,16 @@ struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct 
 enum ob_verdict ob_nats_answer(const char *data, size_t n, bool no_responders, int *code,
                                char why[256]);
 enum ob_verdict ob_nats_code_verdict(int err_code, int http_code);
+
+/* What this user may do, asked without storing anything. UNKNOWN: why says why. STORED: the server
+ * does not know what it is asked for. */
+enum nats_right { NATS_RIGHT_YES, NATS_RIGHT_NO, NATS_RIGHT_UNKNOWN, NATS_RIGHT_STORED };
+/* Subscribes below inbox_prefix. *out is the caller's, if it is set. */
+enum nats_right ob_nats_may_hear(natsConnection *nc, const struct ob_sink_nats_conf *c,
+                                 char inbox[96], natsSubscription **out, char why[300]);
+/* answers, inbox: of ob_nats_may_hear(). */
+enum nats_right ob_nats_may_publish(natsConnection *nc, natsSubscription *answers,
+                                    const char *inbox, const char *subject, char why[300]);
 
 enum ob_status ob_nats_check(const struct ob_sink_env *env, const void *conf, struct ob_err *err);
 

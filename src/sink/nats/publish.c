@@ -7,6 +7,7 @@
 
 #define MAX_SUBJECT 4000 /* the server's protocol line has 4096 bytes */
 #define MAX_HEADERS 65535
+#define TOO_LARGE "larger than the server's max_payload"
 
 static bool reject(struct ob_sink *s, uint64_t ticket, const char *why)
 {
@@ -14,8 +15,7 @@ static bool reject(struct ob_sink *s, uint64_t ticket, const char *why)
     return false;
 }
 
-/* Tokens between dots, none empty, no wildcard, nothing that ends the protocol's word. */
-static bool subject_fits(struct ob_str t)
+bool ob_nats_subject_fits(struct ob_str t)
 {
     bool start = true;
     if (t.n == 0 || t.n > MAX_SUBJECT)
@@ -50,9 +50,9 @@ static bool value_fits(struct ob_str t)
 
 struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct ob_msg *m)
 {
-    struct ob_str best = m->stream;
+    struct ob_str best = m->letter ? OB_STR("") : m->stream;
     size_t longest = 0;
-    for (size_t i = 0; m->stream.n == 0 && i < c->stream_prefixes.n; i++) {
+    for (size_t i = 0; m->stream.n == 0 && !m->letter && i < c->stream_prefixes.n; i++) {
         struct ob_str p = ob_str_c(c->stream_prefixes.keys[i]);
         bool fits = m->topic.n >= p.n && memcmp(m->topic.p, p.p, p.n) == 0 &&
                     (m->topic.n == p.n || m->topic.p[p.n] == '.');
@@ -95,7 +95,7 @@ static bool message_fits(struct ob_sink *s, uint64_t ticket, const struct ob_msg
 {
     char why[200];
     size_t headers = 64 + m->id.n;
-    if (!subject_fits(m->topic))
+    if (!ob_nats_subject_fits(m->topic))
         return reject(s, ticket,
                       "its topic cannot be a NATS subject: words between single dots, "
                       "no spaces, no wildcards, at most 4000 bytes");
@@ -122,12 +122,20 @@ static bool message_fits(struct ob_sink *s, uint64_t ticket, const struct ob_msg
     return true;
 }
 
-static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m)
+static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m,
+                       const struct nats_expect *expect)
 {
+    char seq[24];
     natsStatus st = header(s, out, OB_STR("Nats-Msg-Id"), m->id);
     struct ob_str stream = ob_nats_stream_of(s->conf, m);
     if (st == NATS_OK && stream.n > 0)
         st = header(s, out, OB_STR("Nats-Expected-Stream"), stream);
+    if (st == NATS_OK && expect->id[0])
+        st = natsMsgHeader_Add(out, "Nats-Expected-Last-Msg-Id", expect->id);
+    if (st == NATS_OK && expect->has_seq) {
+        snprintf(seq, sizeof(seq), "%llu", (unsigned long long)expect->seq);
+        st = natsMsgHeader_Add(out, "Nats-Expected-Last-Sequence", seq);
+    }
     if (st == NATS_OK && wants_content_type(s->conf, m))
         st = header(s, out, OB_STR("Content-Type"), m->content_type);
     for (size_t i = 0; st == NATS_OK && i < m->n_headers; i++)
@@ -145,6 +153,15 @@ enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_
         return ob_err_set(err, OB_DOWN, "the connection to NATS is lost");
     if (!message_fits(s, ticket, m))
         return OB_OK;
+    struct nats_expect expect = {.has_seq = false};
+    struct ob_str stream = ob_nats_stream_of(s->conf, m);
+    if (s->conf->single_writer) {
+        enum nats_link_to to = ob_nats_chain_next(s, ticket, stream, &expect);
+        if (to != NATS_LINK_SEND)
+            return to == NATS_LINK_WAIT ? OB_AGAIN : OB_OK;
+        /* before the publish: its answer may come at once */
+        ob_nats_chain_sent(s, ticket, m, stream, &expect);
+    }
     snprintf(reply, sizeof(reply), "%s%llx", x->inbox, (unsigned long long)ticket);
     ob_buf_reset(&s->text);
     size_t subject = text_put(s, m->topic);
@@ -152,14 +169,17 @@ enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_
                                    : natsMsg_Create(&out, s->text.p + subject, reply, m->value.p,
                                                     m->value_null ? 0 : (int)m->value.n);
     if (st == NATS_OK)
-        st = fill(s, out, m);
+        st = fill(s, out, m, &expect);
     if (st == NATS_OK)
         st = natsConnection_PublishMsg(x->nc, out);
     natsMsg_Destroy(out);
     if (st == NATS_OK)
         return OB_OK;
     if (st == NATS_MAX_PAYLOAD) {
-        reject(s, ticket, "larger than the server's max_payload");
+        if (s->conf->single_writer)
+            ob_nats_chain_answer(s, ticket, OB_V_REJECT, 0, TOO_LARGE);
+        else
+            reject(s, ticket, TOO_LARGE);
         return OB_OK;
     }
     return ob_err_set(err, OB_DOWN, "publish to NATS: %s", natsStatus_GetText(st));

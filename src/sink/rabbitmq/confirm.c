@@ -13,6 +13,13 @@ static struct rabbit_sent *entry(struct ob_sink *s, uint64_t tag)
     return &s->sent[tag & (s->n_sent - 1)];
 }
 
+void ob_rabbit_tell(struct ob_sink *s)
+{
+    if (s->n_taken > 0)
+        ob_pump_delivered(s->pump, s->taken, s->n_taken);
+    s->n_taken = 0;
+}
+
 static void acked(struct ob_sink *s, const struct rabbit_sent *e)
 {
     size_t at = e->dest % RABBIT_SEEN;
@@ -20,18 +27,25 @@ static void acked(struct ob_sink *s, const struct rabbit_sent *e)
         s->confirmed[at].dest = e->dest;
         s->confirmed[at].tag = e->tag;
     }
-    if (e->returned && s->conf->unroutable != OB_RABBIT_DELIVER)
+    if (e->returned && s->conf->unroutable != OB_RABBIT_DELIVER) {
+        size_t i = e->tag % RABBIT_RETURNS;
+        ob_rabbit_tell(s);
         ob_pump_done(s->pump, e->ticket,
                      s->conf->unroutable == OB_RABBIT_REJECT ? OB_V_REJECT : OB_V_RETRY,
-                     s->return_text[0] ? s->return_text : "unroutable: no queue is bound for it");
-    else
-        ob_pump_done(s->pump, e->ticket, OB_V_DELIVERED, NULL);
+                     s->returns[i].tag == e->tag ? s->returns[i].text
+                                                 : "unroutable: no queue is bound for it");
+    } else {
+        s->taken[s->n_taken++] = e->ticket;
+    }
+    if (s->n_taken == RABBIT_GATHER)
+        ob_rabbit_tell(s);
 }
 
 /* Something of the same routing key was taken after it: then it is this message. */
 static void nacked(struct ob_sink *s, const struct rabbit_sent *e)
 {
     size_t at = e->dest % RABBIT_SEEN;
+    ob_rabbit_tell(s);
     bool others = s->confirmed[at].dest == e->dest && s->confirmed[at].tag > e->tag;
     ob_pump_done(s->pump, e->ticket, others ? OB_V_RETRY : OB_V_BLOCKED,
                  others ? "RabbitMQ refused it (nack) and took a later one of its routing key"
@@ -56,8 +70,7 @@ void ob_rabbit_confirm(struct ob_sink *s, uint64_t tag, bool multiple, bool ok)
         s->low++;
 }
 
-/* A return comes before the confirm of its message and has its id. */
-static void returned(struct ob_sink *s, amqp_bytes_t id)
+void ob_rabbit_returned(struct ob_sink *s, amqp_bytes_t id)
 {
     uint64_t hash = ob_rabbit_hash((struct ob_str){id.bytes, id.len});
     for (uint64_t t = s->low; t < s->next; t++) {
@@ -65,6 +78,9 @@ static void returned(struct ob_sink *s, amqp_bytes_t id)
         if (!e->live || e->returned || e->id_hash != hash)
             continue;
         e->returned = true;
+        s->returns[t % RABBIT_RETURNS].tag = t;
+        snprintf(s->returns[t % RABBIT_RETURNS].text, sizeof(s->returns[0].text), "%s",
+                 s->return_text);
         size_t at = e->dest % RABBIT_SEEN;
         if (s->conf->unroutable == OB_RABBIT_DELIVER && s->unroutable[at] != e->dest) {
             s->unroutable[at] = e->dest;
@@ -87,42 +103,104 @@ static void begin_return(struct ob_sink *s, const amqp_basic_return_t *r)
 
 /* ---- a closed channel ---- */
 
-/* The text between the first pair of quotes. */
-static struct ob_str quoted(const char *text)
+/* What stands in quotes behind a word, up to the last thing the server says of it. */
+static struct ob_str quoted(const char *text, const char *word, const char *end)
 {
-    const char *from = strchr(text, '\''), *to = from ? strchr(from + 1, '\'') : NULL;
-    return to ? (struct ob_str){from + 1, (size_t)(to - from - 1)} : (struct ob_str){0};
+    const char *from = strstr(text, word), *to = from ? strstr(from + strlen(word), end) : NULL;
+    return to ? (struct ob_str){from + strlen(word), (size_t)(to - from) - strlen(word)}
+              : (struct ob_str){0};
 }
 
-/* Each that has no confirm: blocked if it is for the exchange in question, rejected if it is what
- * was too large, else given back, because the server threw away what came behind. */
+/* Why a channel was closed, and for which messages. */
+struct closing {
+    struct ob_sink *s;
+    int code;
+    struct ob_str exchange, key; /* as the server named them; key: of one routing key only */
+    uint64_t at, n, guilty;
+    bool keyed;
+    char exchange_name[256], key_name[256];
+};
+
+static struct ob_str exchange_of(const struct ob_sink *s, const struct ob_msg *m)
+{
+    return m->stream.n > 0 ? m->stream : ob_str_c(s->conf->exchange);
+}
+
+/* One message in flight, in the order of sending. One that is alone is the one. */
+static void judge(void *arg, uint64_t ticket, const struct ob_msg *m)
+{
+    struct closing *c = arg;
+    while (c->at < c->s->next && entry(c->s, c->at)->ticket < ticket)
+        c->at++;
+    struct rabbit_sent *e = entry(c->s, c->at);
+    if (c->at >= c->s->next || !e->live || e->ticket != ticket)
+        return;
+    struct ob_str exchange = exchange_of(c->s, m);
+    bool named = c->exchange.n > 0 && ob_str_eq(exchange, c->exchange) &&
+                 (!c->keyed || ob_str_eq(m->topic, c->key));
+    if (!named && c->n > 1)
+        return;
+    e->guilty = true;
+    c->guilty++;
+    snprintf(c->exchange_name, sizeof(c->exchange_name), "%.*s", OB_STR_ARG(exchange));
+    snprintf(c->key_name, sizeof(c->key_name), "%.*s", OB_STR_ARG(m->topic));
+}
+
+/* The texts of the server: "no exchange 'x' in vhost '/'", "access to exchange 'x' in vhost '/'
+ * refused …", "access to topic 'k' in exchange 'x' in vhost …". Long ones are cut, and the default
+ * exchange has another name there: then nothing is found here, and one at a time tells. */
+static void find_guilty(struct closing *c, const char *why)
+{
+    struct ob_sink *s = c->s;
+    c->at = s->low;
+    if (c->code == 403 || c->code == 404) {
+        c->keyed = strstr(why, "access to topic '") != NULL;
+        c->exchange = quoted(why, "exchange '", "' in vhost '");
+        if (c->keyed)
+            c->key = quoted(why, "access to topic '", "' in exchange '");
+    }
+    for (uint64_t t = s->low; t < s->next; t++)
+        c->n += entry(s, t)->live;
+    ob_pump_each(s->pump, judge, c);
+}
+
+/* The verdict on the one for which the channel was closed. */
+static enum ob_verdict verdict(int code)
+{
+    if (code == 403 || code == 404)
+        return OB_V_BLOCKED;
+    /* The server says what cannot be in a message: it never will be taken. */
+    return code == 406 ? OB_V_REJECT : OB_V_RETRY;
+}
+
+/* Each that has no confirm: the guilty one as above, rejected if it is what was too large, else
+ * given back, because the server threw away what came behind. */
 static void end_all(struct ob_sink *s, int code, const char *why)
 {
-    struct ob_str exchange = code == 404 || code == 403 ? quoted(why) : (struct ob_str){0};
-    uint64_t hash = exchange.n > 0 ? ob_rabbit_hash(exchange) : 0, n = 0;
+    struct closing c = {.s = s, .code = code};
+    ob_rabbit_tell(s);
+    find_guilty(&c, why);
     const char *size = strstr(why, "max size ");
     if (size)
         s->server_max = strtoull(size + 9, NULL, 10);
-    for (uint64_t t = s->low; t < s->next; t++)
-        n += entry(s, t)->live;
     for (uint64_t t = s->low; t < s->next; t++) {
         struct rabbit_sent *e = entry(s, t);
         if (!e->live)
             continue;
-        enum ob_verdict v = OB_V_RETURNED;
-        if (hash != 0 && e->exchange == hash)
-            v = OB_V_BLOCKED;
-        else if (size && s->server_max > 0 && e->size > s->server_max)
+        enum ob_verdict v = e->guilty ? verdict(code) : OB_V_RETURNED;
+        if (size && s->server_max > 0 && e->size > s->server_max) {
             v = OB_V_REJECT;
-        else if (hash == 0 && !size && n == 1)
-            v = OB_V_RETRY; /* it was alone: it is the one */
+            c.guilty++;
+        }
         e->live = false;
         ob_pump_done(s->pump, e->ticket, v, why);
     }
-    if (exchange.n > 0)
-        ob_rabbit_refuse(s, exchange, code == 404, why);
-    else if (!size)
-        s->alone = n; /* one at a time tells which */
+    if (c.guilty == 0) {
+        s->alone = c.n; /* one at a time tells which */
+    } else if (verdict(code) == OB_V_BLOCKED) {
+        struct ob_str key = ob_str_c(c.key_name);
+        ob_rabbit_refuse(s, ob_str_c(c.exchange_name), c.keyed ? &key : NULL, why);
+    }
 }
 
 static enum ob_status channel_closed(struct ob_sink *s, const amqp_channel_close_t *c,
@@ -195,7 +273,7 @@ static enum ob_status frame(struct ob_sink *s, const amqp_frame_t *f, struct ob_
         s->return_left = f->payload.properties.body_size;
         s->returning = false;
         if (p->_flags & AMQP_BASIC_MESSAGE_ID_FLAG)
-            returned(s, p->message_id);
+            ob_rabbit_returned(s, p->message_id);
     } else if (f->frame_type == AMQP_FRAME_BODY) {
         size_t n = f->payload.body_fragment.len;
         s->return_left -= n < s->return_left ? n : s->return_left;
@@ -219,6 +297,7 @@ enum ob_status ob_rabbit_turn(struct ob_sink *s, struct ob_err *err)
             st = frame(s, &f, err);
         amqp_maybe_release_buffers(s->conn);
     }
+    ob_rabbit_tell(s);
     s->broken = s->broken || st != OB_OK;
     return st;
 }

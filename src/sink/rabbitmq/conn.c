@@ -189,6 +189,7 @@ enum ob_status ob_rabbit_channel(struct ob_sink *s, struct ob_err *err)
     s->low = s->next = 1;
     memset(s->sent, 0, s->n_sent * sizeof(*s->sent));
     memset(s->confirmed, 0, sizeof(s->confirmed));
+    memset(s->returns, 0, sizeof(s->returns));
     s->returning = false;
     s->return_left = 0;
     return OB_OK;
@@ -199,6 +200,26 @@ static void log_declared(void *user, bool ok, const char *what)
     const struct ob_sink *s = user;
     if (!ok)
         ob_log(s->env.log, OB_LOG_WARN, "sink.rabbitmq.declare", OB_KC("error", what));
+}
+
+/* An exchange that is there with other properties would route in another way than was asked for:
+ * its events wait, and are neither unroutable nor lost (test_rabbitmq: an_exchange_with_other_…).
+ */
+static void declare(struct ob_sink *s, bool create)
+{
+    char why[300], what[500];
+    const char *exchange = s->conf->exchange;
+    enum rabbit_answer a = RABBIT_YES;
+    if (exchange && *exchange)
+        a = ob_rabbit_make_exchange(s, s->conn, create, why);
+    if (a == RABBIT_NO && create && strncmp(why, "406", 3) == 0) {
+        ob_rabbit_refuse(s, ob_str_c(exchange), NULL, why);
+    } else if (a != RABBIT_YES) {
+        snprintf(what, sizeof(what), "exchange %.100s: %s", exchange, why);
+        log_declared(s, false, what);
+    }
+    if (a != RABBIT_LOST)
+        ob_rabbit_declare_queues(s, s->conn, create, log_declared, s);
 }
 
 enum ob_status ob_rabbit_connect(struct ob_sink *s, struct ob_err *err)
@@ -213,11 +234,11 @@ enum ob_status ob_rabbit_connect(struct ob_sink *s, struct ob_err *err)
     s->n_refused = 0;
     memset(s->known, 0, sizeof(s->known));
     socklen_t len = sizeof(s->sndbuf);
+    s->room = s->n_taken = 0;
     if (getsockopt(amqp_get_sockfd(s->conn), SOL_SOCKET, SO_SNDBUF, &s->sndbuf, &len) != 0)
         s->sndbuf = 65536;
     if (s->conf->declare != OB_RABBIT_DECLARE_OFF)
-        ob_rabbit_declare(s, s->conn, s->conf->declare == OB_RABBIT_DECLARE_CREATE, log_declared,
-                          s);
+        declare(s, s->conf->declare == OB_RABBIT_DECLARE_CREATE);
     st = ob_rabbit_channel(s, err);
     if (st != OB_OK) {
         s->broken = true;

@@ -83,50 +83,62 @@ static bool aside(amqp_connection_state_t conn, char why[300])
 }
 
 /* Whether the last question was answered well; ends the channel either way. */
-static bool said_ok(amqp_connection_state_t conn, char why[300])
+static enum rabbit_answer answer(amqp_connection_state_t conn, char why[300])
 {
     amqp_rpc_reply_t r = amqp_get_rpc_reply(conn);
     if (r.reply_type == AMQP_RESPONSE_NORMAL) {
-        amqp_channel_close(conn, RABBIT_ASIDE, AMQP_REPLY_SUCCESS);
-        return true;
+        r = amqp_channel_close(conn, RABBIT_ASIDE, AMQP_REPLY_SUCCESS);
+        if (r.reply_type == AMQP_RESPONSE_NORMAL)
+            return RABBIT_YES;
     }
     ob_rabbit_reply(&r, why, 300);
-    if (r.reply_type == AMQP_RESPONSE_SERVER_EXCEPTION && r.reply.id == AMQP_CHANNEL_CLOSE_METHOD) {
-        amqp_channel_close_ok_t ok = {0};
-        amqp_send_method(conn, RABBIT_ASIDE, AMQP_CHANNEL_CLOSE_OK_METHOD, &ok);
-    }
-    return false;
+    if (r.reply_type != AMQP_RESPONSE_SERVER_EXCEPTION || r.reply.id != AMQP_CHANNEL_CLOSE_METHOD)
+        return RABBIT_LOST;
+    amqp_channel_close_ok_t ok = {0};
+    int rc = amqp_send_method(conn, RABBIT_ASIDE, AMQP_CHANNEL_CLOSE_OK_METHOD, &ok);
+    return rc == AMQP_STATUS_OK ? RABBIT_NO : RABBIT_LOST;
 }
 
-static bool declare_exchange(amqp_connection_state_t conn, const char *name, const char *type,
-                             bool passive, bool durable, char why[300])
+static enum rabbit_answer declare_exchange(amqp_connection_state_t conn, const char *name,
+                                           const char *type, bool passive, bool durable,
+                                           char why[300])
 {
     if (!aside(conn, why))
-        return false;
+        return RABBIT_LOST;
     amqp_exchange_declare(conn, RABBIT_ASIDE, amqp_cstring_bytes(name), amqp_cstring_bytes(type),
                           passive, durable, 0, 0, amqp_empty_table);
-    return said_ok(conn, why);
+    return answer(conn, why);
 }
 
-bool ob_rabbit_exchange_is(amqp_connection_state_t conn, const char *name, char why[300])
+enum rabbit_answer ob_rabbit_exchange_is(amqp_connection_state_t conn, const char *name,
+                                         char why[300])
 {
     return declare_exchange(conn, name, "topic", true, true, why);
 }
 
-static bool bind_keys(struct ob_sink *s, amqp_connection_state_t conn, const struct rabbit_queue *q,
-                      char why[300])
+enum rabbit_answer ob_rabbit_make_exchange(struct ob_sink *s, amqp_connection_state_t conn,
+                                           bool create, char why[300])
+{
+    return declare_exchange(conn, s->conf->exchange, s->conf->exchange_type, !create,
+                            s->conf->durable, why);
+}
+
+static enum rabbit_answer bind_keys(struct ob_sink *s, amqp_connection_state_t conn,
+                                    const struct rabbit_queue *q, char why[300])
 {
     const char *exchange = q->exchange ? q->exchange : s->conf->exchange;
-    for (size_t i = 0; exchange && *exchange && i < q->n_keys; i++) {
+    enum rabbit_answer a = RABBIT_YES;
+    if (!exchange || !*exchange || ob_rabbit_is_refused(s, exchange))
+        return RABBIT_YES; /* that is another's exchange: bound when it is ours */
+    for (size_t i = 0; i < q->n_keys && a == RABBIT_YES; i++) {
         if (!aside(conn, why))
-            return false;
+            return RABBIT_LOST;
         amqp_queue_bind(conn, RABBIT_ASIDE, amqp_cstring_bytes(q->name),
                         amqp_cstring_bytes(exchange), amqp_cstring_bytes(q->keys[i]),
                         amqp_empty_table);
-        if (!said_ok(conn, why))
-            return false;
+        a = answer(conn, why);
     }
-    return true;
+    return a;
 }
 
 static amqp_table_entry_t text_entry(const char *key, const char *text)
@@ -136,8 +148,8 @@ static amqp_table_entry_t text_entry(const char *key, const char *text)
         .value = {.kind = AMQP_FIELD_KIND_UTF8, .value = {.bytes = amqp_cstring_bytes(text)}}};
 }
 
-static bool declare_queue(struct ob_sink *s, amqp_connection_state_t conn,
-                          const struct rabbit_queue *q, bool create, char why[300])
+enum rabbit_answer ob_rabbit_make_queue(amqp_connection_state_t conn, const struct rabbit_queue *q,
+                                        bool create, char why[300])
 {
     amqp_table_entry_t args[3];
     amqp_table_t table = {0, args};
@@ -151,27 +163,61 @@ static bool declare_queue(struct ob_sink *s, amqp_connection_state_t conn,
         args[table.num_entries++] = text_entry("x-overflow", "reject-publish");
     }
     if (!aside(conn, why))
-        return false;
+        return RABBIT_LOST;
     amqp_queue_declare(conn, RABBIT_ASIDE, amqp_cstring_bytes(q->name), !create, 1, 0, 0, table);
-    return said_ok(conn, why) && (!create || bind_keys(s, conn, q, why));
+    return answer(conn, why);
 }
 
-void ob_rabbit_declare(struct ob_sink *s, amqp_connection_state_t conn, bool create,
-                       void (*told)(void *user, bool ok, const char *what), void *user)
+/* The server asks for the right to write to the destination first; a binding that is not there may
+ * be removed by whoever has it, and nothing changes. */
+enum rabbit_answer ob_rabbit_may_write(amqp_connection_state_t conn, const char *name,
+                                       char why[300])
 {
-    char why[300], what[500];
-    const char *exchange = s->conf->exchange;
-    if (exchange && *exchange) {
-        snprintf(why, sizeof(why), "is there");
-        bool ok = declare_exchange(conn, exchange, s->conf->exchange_type, !create,
-                                   s->conf->durable, why);
-        snprintf(what, sizeof(what), "exchange %.100s: %s", exchange, why);
-        told(user, ok, what);
+    if (!aside(conn, why))
+        return RABBIT_LOST;
+    amqp_exchange_unbind(conn, RABBIT_ASIDE, amqp_cstring_bytes(name),
+                         amqp_cstring_bytes("amq.topic"),
+                         amqp_cstring_bytes("outbox.check.no-such-binding"), amqp_empty_table);
+    enum rabbit_answer a = answer(conn, why);
+    char quoted[300]; /* and not a part of the other one's name */
+    snprintf(quoted, sizeof(quoted), "'%s'", name);
+    if (a == RABBIT_NO && (strncmp(why, "403", 3) != 0 || !strstr(why, quoted)))
+        a = RABBIT_YES; /* it cannot be known: the first publish tells */
+    return a;
+}
+
+enum rabbit_answer ob_rabbit_may_publish(amqp_connection_state_t conn, const char *name,
+                                         const char *key, char why[300])
+{
+    if (!aside(conn, why))
+        return RABBIT_LOST;
+    if (!amqp_tx_select(conn, RABBIT_ASIDE))
+        return answer(conn, why);
+    int rc = amqp_basic_publish(conn, RABBIT_ASIDE, amqp_cstring_bytes(name),
+                                amqp_cstring_bytes(key), 0, 0, NULL, amqp_empty_bytes);
+    if (rc != AMQP_STATUS_OK) {
+        snprintf(why, 300, "%s", amqp_error_string2(rc));
+        return RABBIT_LOST;
     }
-    for (size_t i = 0; i < s->n_queues; i++) {
+    amqp_tx_rollback(conn, RABBIT_ASIDE);
+    return answer(conn, why);
+}
+
+void ob_rabbit_declare_queues(struct ob_sink *s, amqp_connection_state_t conn, bool create,
+                              void (*told)(void *user, bool ok, const char *what), void *user)
+{
+    char why[300], more[300], what[500];
+    enum rabbit_answer a = RABBIT_YES;
+    for (size_t i = 0; i < s->n_queues && a != RABBIT_LOST; i++) {
         snprintf(why, sizeof(why), "is there");
-        bool ok = declare_queue(s, conn, &s->queues[i], create, why);
+        a = ob_rabbit_make_queue(conn, &s->queues[i], create, why);
+        if (create && a != RABBIT_LOST) {
+            enum rabbit_answer bound = bind_keys(s, conn, &s->queues[i], more);
+            if (bound != RABBIT_YES && a == RABBIT_YES)
+                snprintf(why, sizeof(why), "%s", more);
+            a = bound != RABBIT_YES ? bound : a;
+        }
         snprintf(what, sizeof(what), "queue %.100s: %s", s->queues[i].name, why);
-        told(user, ok, what);
+        told(user, a == RABBIT_YES, what);
     }
 }

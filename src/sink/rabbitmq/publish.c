@@ -9,8 +9,9 @@
 #include <sys/ioctl.h>
 
 #define SHORT_MAX 255
-/* An exchange that was refused is tried again after so long. */
-#define REFUSED_MS 1000
+/* The frame of a message's header without its table: five short strings, and what is around them.
+ */
+#define PROPERTIES_MAX 1500
 
 static enum ob_status reject(struct ob_sink *s, uint64_t ticket, const char *why)
 {
@@ -43,9 +44,14 @@ static const char *misfit(const struct ob_sink *s, const struct ob_msg *m, char 
         return "its id, type or content type is longer than 255 bytes, or not UTF-8";
     if (m->n_headers > RABBIT_HEADERS)
         return "it has more than 256 headers";
-    for (size_t i = 0; i < m->n_headers; i++)
+    size_t all = 0;
+    for (size_t i = 0; i < m->n_headers; i++) {
         if (m->headers[i].name.n == 0 || !short_fits(m->headers[i].name))
             return "the name of a header is empty, longer than 255 bytes, or not UTF-8";
+        all += m->headers[i].name.n + m->headers[i].value.n + 6;
+    }
+    if (all > (size_t)amqp_get_frame_max(s->conn) - PROPERTIES_MAX)
+        return "its headers are larger than a frame of AMQP";
     return NULL;
 }
 
@@ -106,12 +112,18 @@ static void fill(const struct ob_sink_rabbit_conf *c, const struct ob_msg *m,
 static bool has_room(struct ob_sink *s, const struct ob_msg *m)
 {
     int queued = 0;
-    size_t need = 512 + m->topic.n + m->value.n;
-    if (ioctl(amqp_get_sockfd(s->conn), SIOCOUTQ, &queued) != 0 || queued == 0)
-        return true;
+    size_t need = 512 + m->topic.n + m->value.n, half = (size_t)s->sndbuf / 2;
     for (size_t i = 0; i < m->n_headers; i++)
         need += m->headers[i].name.n + m->headers[i].value.n + 8;
-    return (size_t)queued + need <= (size_t)s->sndbuf / 2;
+    if (s->room < need) { /* what was sent may be gone by now */
+        if (ioctl(amqp_get_sockfd(s->conn), SIOCOUTQ, &queued) != 0)
+            queued = 0;
+        s->room = (size_t)queued < half ? half - (size_t)queued : 0;
+        if (s->room < need && queued > 0)
+            return false;
+    }
+    s->room -= need < s->room ? need : s->room;
+    return true;
 }
 
 static bool nothing_live(const struct ob_sink *s)
@@ -120,58 +132,6 @@ static bool nothing_live(const struct ob_sink *s)
         if (s->sent[t & (s->n_sent - 1)].live)
             return false;
     return true;
-}
-
-void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, bool missing, const char *why)
-{
-    if (exchange.n == 0 || s->n_refused == RABBIT_REFUSED)
-        return;
-    struct rabbit_refused *r = &s->refused[s->n_refused++];
-    *r = (struct rabbit_refused){.exchange = ob_rabbit_hash(exchange),
-                                 .until_ms = ob_pump_now_ms() + REFUSED_MS,
-                                 .missing = missing};
-    snprintf(r->name, sizeof(r->name), "%.*s", OB_STR_ARG(exchange));
-    snprintf(r->why, sizeof(r->why), "%s", why);
-    s->known[r->exchange % RABBIT_REFUSED] = 0;
-    ob_log(s->env.log, OB_LOG_WARN, "sink.rabbitmq.refused", OB_KS("exchange", exchange),
-           OB_KC("error", why));
-}
-
-/* An exchange is looked for before its first message: a publish to one that is not there would
- * close the channel, and with it go the confirms of all others. */
-static void look_first(struct ob_sink *s, struct ob_str exchange, uint64_t hash)
-{
-    char why[300], name[256];
-    if (exchange.n == 0 || s->known[hash % RABBIT_REFUSED] == hash)
-        return;
-    for (size_t i = 0; i < s->n_refused; i++)
-        if (s->refused[i].exchange == hash)
-            return;
-    snprintf(name, sizeof(name), "%.*s", OB_STR_ARG(exchange));
-    if (!ob_rabbit_exchange_is(s->conn, name, why) && strncmp(why, "404", 3) == 0)
-        ob_rabbit_refuse(s, exchange, true, why);
-    else
-        s->known[hash % RABBIT_REFUSED] = hash;
-}
-
-/* Whether its exchange was refused a moment ago; one that is over is looked at first. */
-static bool is_refused(struct ob_sink *s, uint64_t exchange, char why[300])
-{
-    for (size_t i = 0; i < s->n_refused; i++) {
-        struct rabbit_refused *r = &s->refused[i];
-        if (r->exchange != exchange)
-            continue;
-        int64_t now = ob_pump_now_ms();
-        if (now >= r->until_ms && (!r->missing || ob_rabbit_exchange_is(s->conn, r->name, why))) {
-            s->refused[i] = s->refused[--s->n_refused];
-            return false;
-        }
-        if (now >= r->until_ms)
-            r->until_ms = now + REFUSED_MS;
-        snprintf(why, 300, "%s", r->why);
-        return true;
-    }
-    return false;
 }
 
 enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
@@ -183,10 +143,16 @@ enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct o
         return reject(s, ticket, bad);
     struct ob_str exchange = m->stream.n > 0 ? m->stream : ob_str_c(s->conf->exchange);
     uint64_t hash = ob_rabbit_hash(exchange);
-    look_first(s, exchange, hash);
-    if (s->n_refused > 0 && is_refused(s, hash, why)) {
-        ob_pump_done(s->pump, ticket, OB_V_BLOCKED, why);
-        return OB_OK;
+    if (s->n_refused > 0 || (exchange.n > 0 && s->known[hash % RABBIT_REFUSED] != hash)) {
+        enum rabbit_answer a = ob_rabbit_may_send(s, m, exchange, hash, why);
+        if (a == RABBIT_LOST) {
+            s->broken = true;
+            return ob_err_set(err, OB_DOWN, "RabbitMQ does not answer: %s", why);
+        }
+        if (a == RABBIT_NO) {
+            ob_pump_done(s->pump, ticket, OB_V_BLOCKED, why);
+            return OB_OK;
+        }
     }
     struct rabbit_sent *e = &s->sent[s->next & (s->n_sent - 1)];
     s->full = e->live || (s->alone > 0 && !nothing_live(s)) || !has_room(s, m);

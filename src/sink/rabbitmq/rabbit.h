@@ -18,6 +18,8 @@ enum { OB_RABBIT_REJECT, OB_RABBIT_RETRY, OB_RABBIT_DELIVER };
 #define RABBIT_HEADERS 256
 #define RABBIT_REFUSED 64
 #define RABBIT_SEEN 1024
+#define RABBIT_GATHER 256
+#define RABBIT_RETURNS 256
 
 struct ob_sink_rabbit_conf {
     const char *url, *user, *password, *name;
@@ -40,15 +42,19 @@ struct rabbit_queue {
 struct rabbit_sent {
     uint64_t tag, ticket, id_hash, dest, exchange;
     size_t size;
-    bool live, returned;
+    bool live, returned, guilty; /* guilty: for it the channel was closed */
 };
 
-/* An exchange that the server refused: not tried again before `until_ms`. */
+/* What the server says to a question on the channel aside. LOST: nothing, or the connection is of
+ * no use any more. */
+enum rabbit_answer { RABBIT_YES, RABBIT_NO, RABBIT_LOST };
+
+/* An exchange, or one routing key of it, that the server refused: asked for again at `until_ms`. */
 struct rabbit_refused {
-    uint64_t exchange;
+    uint64_t exchange, key; /* hashes; key 0: all of them */
     int64_t until_ms;
-    bool missing; /* it is asked for beside the traffic before it is tried again */
-    char name[128], why[200];
+    enum { RABBIT_LOOK, RABBIT_MAKE, RABBIT_WRITE, RABBIT_TRY } again; /* how it is asked for */
+    char name[256], key_name[256], why[300];
 };
 
 struct ob_sink {
@@ -60,10 +66,13 @@ struct ob_sink {
     size_t n_queues;
 
     amqp_connection_state_t conn;
-    unsigned host;       /* the next one to try */
-    bool broken;         /* no polite goodbye */
-    uint64_t alone;      /* so many more are sent one at a time: one of them closes channels */
-    int sndbuf;          /* bytes that the socket holds */
+    unsigned host;  /* the next one to try */
+    bool broken;    /* no polite goodbye */
+    uint64_t alone; /* so many more are sent one at a time: one of them closes channels */
+    int sndbuf;     /* bytes that the socket holds */
+    size_t room;    /* of them, at least so many were free when last asked, less what was sent */
+    uint64_t taken[RABBIT_GATHER]; /* delivered and not told yet */
+    size_t n_taken;
     bool full;           /* the last publish found no room */
     uint64_t low;        /* the first tag that may be live */
     uint64_t next;       /* tag of the next publish */
@@ -81,6 +90,10 @@ struct ob_sink {
     bool returning;
     uint64_t return_left;
     char return_text[200];
+    struct { /* the last returns, by tag: one confirm may be for many */
+        uint64_t tag;
+        char text[200];
+    } returns[RABBIT_RETURNS];
 };
 
 uint64_t ob_rabbit_hash(struct ob_str s);
@@ -99,16 +112,43 @@ enum ob_status ob_rabbit_channel(struct ob_sink *s, struct ob_err *err);
 
 enum ob_status ob_rabbit_queues_load(const struct ob_sink_rabbit_conf *c, struct ob_sink *s,
                                      struct ob_err *err);
-/* Exchange and queues: made, or looked for. Each is told, with the reason if it is not fine. */
-void ob_rabbit_declare(struct ob_sink *s, amqp_connection_state_t conn, bool create,
-                       void (*told)(void *user, bool ok, const char *what), void *user);
+/* The configured exchange: made, or looked for. */
+enum rabbit_answer ob_rabbit_make_exchange(struct ob_sink *s, amqp_connection_state_t conn,
+                                           bool create, char why[300]);
+/* The queues: made and bound, or looked for. Each is told, with the reason if it is not fine. One
+ * that is there with other properties is bound all the same: what no queue is bound for is dead. */
+void ob_rabbit_declare_queues(struct ob_sink *s, amqp_connection_state_t conn, bool create,
+                              void (*told)(void *user, bool ok, const char *what), void *user);
+/* One of them, without its bindings. */
+enum rabbit_answer ob_rabbit_make_queue(amqp_connection_state_t conn, const struct rabbit_queue *q,
+                                        bool create, char why[300]);
 /* Whether an exchange is there, asked on the channel aside. */
-bool ob_rabbit_exchange_is(amqp_connection_state_t conn, const char *name, char why[300]);
+enum rabbit_answer ob_rabbit_exchange_is(amqp_connection_state_t conn, const char *name,
+                                         char why[300]);
+/* Whether we may write to an exchange that is there, as far as that can be asked without a
+ * publish: a server with an alarm answers nothing after one. */
+enum rabbit_answer ob_rabbit_may_write(amqp_connection_state_t conn, const char *name,
+                                       char why[300]);
+/* Whether we may publish with this routing key: tried in a transaction that is undone, so that
+ * nothing is routed. */
+enum rabbit_answer ob_rabbit_may_publish(amqp_connection_state_t conn, const char *name,
+                                         const char *key, char why[300]);
 
-/* Its messages are blocked until it was looked at again. */
-void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, bool missing, const char *why);
+/* Messages of an exchange (or of one routing key of it) are blocked until it was asked for. why:
+ * begins with the server's code. */
+void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, const struct ob_str *key,
+                      const char *why);
+bool ob_rabbit_is_refused(const struct ob_sink *s, const char *exchange);
+/* Whether a message may go to its exchange (hash: of its name), as far as is known; asked for where
+ * it is not. */
+enum rabbit_answer ob_rabbit_may_send(struct ob_sink *s, const struct ob_msg *m,
+                                      struct ob_str exchange, uint64_t hash, char why[300]);
 enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                               struct ob_err *err);
+/* Those that are delivered are told together, before any other verdict and at the end of a turn. */
+void ob_rabbit_tell(struct ob_sink *s);
+/* A return of the message with this id; it comes before the confirm. return_text: what is wrong. */
+void ob_rabbit_returned(struct ob_sink *s, amqp_bytes_t id);
 /* An ack (ok) or nack of one tag, or of all up to it. */
 void ob_rabbit_confirm(struct ob_sink *s, uint64_t tag, bool multiple, bool ok);
 enum ob_status ob_rabbit_turn(struct ob_sink *s, struct ob_err *err);

@@ -65,6 +65,18 @@ static void *nats_begin(void *conf, const char **skip)
     return &server;
 }
 
+/* Many in flight per key, in order by themselves; with a failure in mid-chain when one is oversize.
+ */
+static void *chain_begin(void *conf, const char **skip)
+{
+    struct ob_sink_nats_conf *c = conf;
+    void *data = nats_begin(conf, skip);
+    static const char *keys[] = {"orders"}, *values[] = {"ORDERS"};
+    c->single_writer = true;
+    c->stream_prefixes = (struct ob_opt_map){.keys = keys, .values = values, .n = 1};
+    return data;
+}
+
 static void nats_read(void *data, struct readback *out)
 {
     (void)data;
@@ -80,9 +92,20 @@ static void nats_end(void *data)
 
 static const struct contract_sink nats_sink = {"nats", &ob_sink_nats, nats_begin, nats_read,
                                                nats_end};
+static const struct contract_sink nats_chain = {"nats, single writer", &ob_sink_nats, chain_begin,
+                                                nats_read, nats_end};
 
 int main(void)
 {
-    static const struct contract_sink *const sinks[] = {&nats_sink};
-    return contract_run(sinks, 1);
+    static const struct contract_sink *const sinks[] = {&nats_sink, &nats_chain};
+#ifdef __SANITIZE_THREAD__
+    const bool skip = true;
+#else
+    const bool skip = false;
+#endif
+    if (skip) {
+        puts("1..1\nok 1 - libnats # SKIP libnats 3.4 locks mutexes that its own threads destroy");
+        return 0;
+    }
+    return contract_run(sinks, 2);
 }

@@ -264,6 +264,87 @@ static void cancel_gives_back(void **state)
     watched_close(&r->w, 0);
 }
 
+/* What comes while the side lane is emptied goes as soon as there is a new one, and not when the
+ * scout has next something to tell. */
+static void what_waits_for_the_side_lane(void **state)
+{
+    struct run *r = *state;
+    open_up(r);
+    uint64_t first = watched_add_many(&r->w, 12, 4);
+    assert_true(watched_deliver(&r->w, first, 12));
+    struct ob_sink *s = r->w.sink;
+    for (int p = 0; p < s->topics[0]->n_parts; p++)
+        s->topics[0]->parts[p].solo = 100; /* one by one */
+    rd_kafka_mock_broker_set_rtt(r->k.mock, 1, 20000);
+    first = watched_add_many(&r->w, 1, 1);
+    assert_int_equal(watched_submit(&r->w, first, 1, NULL), 1);
+    assert_int_equal(s->side.n, 1);
+    ob_sink_kafka.cancel(s, first);
+    assert_int_equal(s->side.state, KAFKA_L_PURGE);
+    uint64_t second = watched_add_many(&r->w, 8, 8);
+    assert_int_equal(watched_submit(&r->w, second, 8, NULL), 8);
+    while (s->side.state == KAFKA_L_PURGE)
+        watched_wait(&r->w, 20);
+    assert_int_equal(s->side.state, KAFKA_L_RUN);
+    assert_true(s->side.n > 0);
+    rd_kafka_mock_broker_set_rtt(r->k.mock, 1, 0);
+    assert_true(watched_until_idle(&r->w));
+    watched_close(&r->w, 0);
+}
+
+/* A backlog is sent in bulk, and in order: the lane changes over only when it is empty, there and
+ * back. */
+static void bulk_and_in_order(void **state)
+{
+    struct run *r = *state;
+    enum ob_status st;
+    open_up(r);
+    uint64_t first = watched_add_many(&r->w, 4, 4);
+    assert_true(watched_deliver(&r->w, first, 4)); /* the topic is known */
+    first = watched_add_many(&r->w, 1500, 4);
+    uint64_t second = watched_add_many(&r->w, 6000, 4);
+    assert_int_equal(watched_submit(&r->w, first, 1500, &st), 1500);
+    assert_false(r->w.sink->main.bulk);
+    assert_int_equal(watched_submit(&r->w, second, 6000, &st), 0); /* behind those in flight */
+    assert_int_equal(st, OB_OK);
+    assert_true(watched_until_idle(&r->w));
+    assert_true(watched_deliver(&r->w, second, 6000));
+    assert_true(r->w.sink->main.bulk);
+    for (int i = 0; i < 600 && r->w.sink->main.bulk; i++) { /* and without one at once again */
+        first = watched_add_many(&r->w, 20, 4);
+        assert_true(watched_deliver(&r->w, first, 20));
+    }
+    assert_false(r->w.sink->main.bulk);
+    assert_true(each_is(&r->w, OB_V_DELIVERED));
+    in_order(&r->w, 4);
+    watched_close(&r->w, 0);
+}
+
+/* Messages that hang in the lane do not keep it from taking others for ever. */
+static void what_hangs_stops_no_turn(void **state)
+{
+    struct run *r = *state;
+    enum ob_status st;
+    open_up(r);
+    uint64_t first = watched_add_many(&r->w, 4, 4);
+    assert_true(watched_deliver(&r->w, first, 4));
+    rd_kafka_mock_broker_set_rtt(r->k.mock, 1, 3000);
+    first = watched_add_many(&r->w, 12, 4);
+    uint64_t second = watched_add_many(&r->w, 3000, 4);
+    assert_int_equal(watched_submit(&r->w, first, 12, &st), 12);
+    size_t taken = watched_submit(&r->w, second, 3000, &st);
+    assert_true(taken < 3000); /* in parts of 512: until there is a backlog */
+    int64_t until = r->w.sink->dry_ms;
+    assert_true(until > 0 && ob_sink_kafka.wake_at(r->w.sink) <= until);
+    while (ob_clock_mono_ms(&ob_clock_system) < until)
+        watched_wait(&r->w, 20);
+    assert_int_equal(watched_submit(&r->w, second + taken, 3000 - taken, &st), 3000 - taken);
+    rd_kafka_mock_broker_set_rtt(r->k.mock, 1, 0);
+    assert_true(watched_until_idle(&r->w));
+    in_order(&r->w, 4);
+    watched_close(&r->w, 0);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void)
@@ -282,6 +363,9 @@ int main(void)
         CASE(one_partition_without_leader),
         CASE(all_brokers_down_and_back),
         CASE(cancel_gives_back),
+        CASE(what_waits_for_the_side_lane),
+        CASE(bulk_and_in_order),
+        CASE(what_hangs_stops_no_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,12 @@ static const struct {
 } answers[] = {
     {"stored", "{\"stream\":\"S\", \"seq\":7}", false, OB_V_DELIVERED, 0},
     {"a duplicate", "{\"stream\":\"S\",\"seq\":7,\"duplicate\":true}", false, OB_V_DELIVERED, 0},
+    {"an odd name", "{\"stream\":\"a\\\"b\",\"seq\":7}", false, OB_V_DELIVERED, 0},
+    {"cut short", "{\"stream\":\"S\",\"seq\":7", false, OB_V_BLOCKED, 0},
+    {"a number that is none", "{\"stream\":\"S\",\"seq\":\"7\"}", false, OB_V_BLOCKED, 0},
+    {"an error behind it",
+     "{\"stream\":\"S\",\"seq\":7,\"error\":{\"code\":400,\"err_code\":10054}}", false, OB_V_REJECT,
+     10054},
     {"no responders", "", true, OB_V_BLOCKED, 0},
     {"not an answer of a stream", "{\"ok\":true}", false, OB_V_BLOCKED, 0},
     {"not JSON", "+OK", false, OB_V_BLOCKED, 0},

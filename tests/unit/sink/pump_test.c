@@ -13,9 +13,9 @@ static struct {
     struct ob_pump *pump;
     uint64_t sent[4096];
     uint64_t number[4096];
-    size_t n_sent, room; /* of what may be sent */
-    bool refuse, lose;   /* no connection; the next turn loses it */
-    bool answer;         /* each is delivered as it is sent */
+    size_t n_sent, room;      /* of what may be sent */
+    bool refuse, lose, fence; /* no connection; the next turn loses it */
+    bool answer;              /* each is delivered as it is sent */
     unsigned connects;
 } broker = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -58,9 +58,11 @@ static enum ob_status turn_op(void *user, struct ob_err *err)
 {
     (void)user;
     pthread_mutex_lock(&broker.lock);
-    bool lose = broker.lose;
-    broker.lose = false;
+    bool lose = broker.lose, fence = broker.fence;
+    broker.lose = broker.fence = false;
     pthread_mutex_unlock(&broker.lock);
+    if (fence)
+        ob_pump_fence(broker.pump, "behind");
     return lose ? ob_err_set(err, OB_DOWN, "lost") : OB_OK;
 }
 
@@ -71,7 +73,8 @@ static void wait_op(void *user, struct pollfd *fd, int64_t *until_ms)
     *until_ms = ob_pump_now_ms() + 5;
 }
 
-static const struct ob_pump_ops ops = {connect_op, disconnect_op, send_op, turn_op, wait_op};
+static const struct ob_pump_ops ops = {connect_op, disconnect_op, send_op,
+                                       turn_op,    wait_op,       OB_PUMP_HAND};
 
 /* A driver around the pump, so that the harness can watch it. */
 static enum ob_status open_sink(const struct ob_sink_env *env, const void *conf,
@@ -217,6 +220,31 @@ static void what_is_given_back_is_not_overtaken(void **state)
     watched_close(&w, 0);
 }
 
+/* What is in flight stays so; the rest comes back in order before anything new is taken. */
+static void a_fence_gives_back_what_was_not_sent(void **state)
+{
+    (void)state;
+    struct watched w;
+    begin(&w, 3, false); /* three are sent, the rest waits in the thread's hand */
+    uint64_t first = watched_add_many(&w, CAP, 1);
+    assert_int_equal(watched_submit(&w, first, CAP, NULL), CAP);
+    until_sent(&w, 3);
+    pthread_mutex_lock(&broker.lock);
+    broker.fence = true;
+    pthread_mutex_unlock(&broker.lock);
+    for (int i = 0; i < 2000 && w.count[OB_V_RETURNED] == 0; i++)
+        watched_wait(&w, 10);
+    assert_int_equal(w.count[OB_V_RETURNED], CAP - 3);
+    assert_int_equal(w.in_flight, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(ob_pump_done(broker.pump, broker.sent[i], OB_V_DELIVERED, NULL));
+    give_room(100, true);
+    assert_true(watched_deliver(&w, first + 3, CAP - 3));
+    for (size_t i = 0; i < CAP; i++)
+        assert_int_equal(broker.number[i], i);
+    watched_close(&w, 0);
+}
+
 static void a_cancelled_one_is_over_and_its_late_answer_is_nobodys(void **state)
 {
     (void)state;
@@ -304,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(verdicts_come_in_any_order),
         cmocka_unit_test(what_is_given_back_is_not_overtaken),
+        cmocka_unit_test(a_fence_gives_back_what_was_not_sent),
         cmocka_unit_test(a_cancelled_one_is_over_and_its_late_answer_is_nobodys),
         cmocka_unit_test(held_is_down_and_keeps_what_is_in_flight),
         cmocka_unit_test(a_reset_while_held_gives_back_and_connects_anew),

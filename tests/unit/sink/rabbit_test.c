@@ -3,6 +3,7 @@
 #include "harness.h"
 #include "sink/rabbitmq/rabbit.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define N 16
@@ -28,8 +29,11 @@ static enum ob_status send_op(void *user, uint64_t ticket, const struct ob_msg *
 {
     (void)err;
     struct ob_sink *s = user;
-    s->sent[s->next & (s->n_sent - 1)] =
-        (struct rabbit_sent){.tag = s->next, .ticket = ticket, .dest = m->dest_hash, .live = true};
+    s->sent[s->next & (s->n_sent - 1)] = (struct rabbit_sent){.tag = s->next,
+                                                              .ticket = ticket,
+                                                              .dest = m->dest_hash,
+                                                              .id_hash = ob_rabbit_hash(m->id),
+                                                              .live = true};
     __atomic_add_fetch(&s->next, 1, __ATOMIC_SEQ_CST);
     return OB_OK;
 }
@@ -48,7 +52,8 @@ static void wait_op(void *user, struct pollfd *fd, int64_t *until_ms)
     (void)until_ms;
 }
 
-static const struct ob_pump_ops ops = {connect_op, disconnect_op, send_op, turn_op, wait_op};
+static const struct ob_pump_ops ops = {connect_op, disconnect_op, send_op,
+                                       turn_op,    wait_op,       OB_PUMP_HAND};
 
 static enum ob_status open_sink(const struct ob_sink_env *env, const void *c, struct ob_sink **out,
                                 struct ob_sink_caps *caps, struct ob_err *err)
@@ -125,21 +130,28 @@ static void expect(struct watched *w, const char *want)
     }
 }
 
+/* As a turn does that finds this frame alone. */
+static void confirm(uint64_t tag, bool multiple, bool ok)
+{
+    ob_rabbit_confirm(rabbit, tag, multiple, ok);
+    ob_rabbit_tell(rabbit);
+}
+
 static void confirms_come_multiple_and_out_of_order(void **state)
 {
     (void)state;
     struct watched w;
     begin(&w, 8);
-    ob_rabbit_confirm(rabbit, 5, false, true);
+    confirm(5, false, true);
     expect(&w, "----d---");
-    ob_rabbit_confirm(rabbit, 3, true, true);
+    confirm(3, true, true);
     expect(&w, "ddd-d---");
-    ob_rabbit_confirm(rabbit, 3, true, true); /* again, and one that was never sent */
-    ob_rabbit_confirm(rabbit, 99, false, true);
+    confirm(3, true, true); /* again, and one that was never sent */
+    confirm(99, false, true);
     expect(&w, "ddd-d---");
-    ob_rabbit_confirm(rabbit, 7, true, true);
+    confirm(7, true, true);
     expect(&w, "ddddddd-");
-    ob_rabbit_confirm(rabbit, 0, true, true); /* all */
+    confirm(0, true, true); /* all */
     expect(&w, "dddddddd");
     watched_close(&w, 0);
 }
@@ -149,12 +161,31 @@ static void a_nack_is_blocked_unless_a_later_one_was_taken(void **state)
     (void)state;
     struct watched w;
     begin(&w, 6);
-    ob_rabbit_confirm(rabbit, 4, false, true);
-    ob_rabbit_confirm(rabbit, 2, false, false); /* 4, of the same key, was taken: it is this one */
-    ob_rabbit_confirm(rabbit, 6, false, false); /* nothing behind it was taken */
+    confirm(4, false, true);
+    confirm(2, false, false); /* 4, of the same key, was taken: it is this one */
+    confirm(6, false, false); /* nothing behind it was taken */
     expect(&w, "-t-d-b");
-    ob_rabbit_confirm(rabbit, 6, true, true);
+    confirm(6, true, true);
     expect(&w, "dtdddb");
+    watched_close(&w, 0);
+}
+
+/* Two returns, then one confirm for both: each has its own reason. */
+static void a_return_has_its_own_reason(void **state)
+{
+    (void)state;
+    struct watched w;
+    begin(&w, 3);
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(rabbit->return_text, sizeof(rabbit->return_text), "nobody wants %zu", i);
+        ob_rabbit_returned(rabbit, ob_rabbit_bytes(w.tokens[i].m->msg.id));
+    }
+    confirm(1, true, true);
+    expect(&w, "x--");
+    assert_non_null(strstr(w.reason, "nobody wants 0"));
+    confirm(3, true, true);
+    expect(&w, "xxd");
+    assert_non_null(strstr(w.reason, "nobody wants 1"));
     watched_close(&w, 0);
 }
 
@@ -163,6 +194,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(confirms_come_multiple_and_out_of_order),
         cmocka_unit_test(a_nack_is_blocked_unless_a_later_one_was_taken),
+        cmocka_unit_test(a_return_has_its_own_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
