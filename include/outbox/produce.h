@@ -24,6 +24,7 @@ enum outbox_payload {
     OUTBOX_TEXT = 1,
     OUTBOX_BYTES = 2,
     OUTBOX_NULL = 3, /* no payload */
+    OUTBOX_BSON = 4, /* a BSON document, for MongoDB alone; payload_size 0: its own length */
 };
 
 /* Set what you need and leave the rest zero:

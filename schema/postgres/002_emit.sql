@@ -199,6 +199,9 @@ BEGIN
         END LOOP;
     END IF;
     FOR e IN SELECT a FROM json_array_elements(events) WITH ORDINALITY AS t(a, i) ORDER BY i LOOP
+        IF json_typeof(e) <> 'object' THEN
+            RAISE EXCEPTION 'outbox: emit_many takes a JSON array of objects' USING ERRCODE = 'invalid_parameter_value';
+        END IF;
         SELECT f INTO name FROM json_object_keys(e) AS f WHERE f NOT IN ('type', 'payload', 'aggregate_type', 'aggregate_id', 'key',
             'id', 'tenant', 'topic', 'headers', 'metadata', 'entity_version', 'schema_version', 'max_attempts', 'kind') LIMIT 1;
         IF name IS NOT NULL THEN

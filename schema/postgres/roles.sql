@@ -38,7 +38,7 @@ BEGIN
         EXECUTE format('GRANT SELECT ON outbox.meta, outbox.part, outbox.event, outbox.event_default, outbox.events, '
             'outbox.event_seq_seq TO %I', relay);
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.cursor, outbox.past, outbox.pipeline, outbox.parked, '
-            'outbox.parked_key, outbox.dead TO %I', relay);
+            'outbox.parked_key, outbox.dead, outbox.dlt TO %I', relay);
     END IF;
     IF operator IS NOT NULL THEN
         EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO %I', operator);
@@ -47,6 +47,7 @@ BEGIN
         EXECUTE format('GRANT INSERT ON outbox.parked TO %I', operator);
         EXECUTE format('GRANT INSERT, UPDATE, DELETE ON outbox.parked_key TO %I', operator);
         EXECUTE format('GRANT UPDATE ON outbox.dead TO %I', operator);
+        EXECUTE format('GRANT DELETE ON outbox.dlt TO %I', operator);
     END IF;
 END
 $$;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_latency - from the return of COMMIT in a writer to the verdict `delivered` in a relay, in
- * one process so that one clock measures both. */
+ * one process so that one clock measures both. A broker's sink is used as it is, with a look at its
+ * verdicts: then that is its acknowledgement. */
 #include "cli/bench.h"
 
 #include "core/hist.h"
+#include "flow/flow.h"
 #include "relay/relay.h"
 
 #include <pthread.h>
@@ -101,6 +103,65 @@ static const struct ob_sink_driver timed_sink = {
     .close = sink_close,
 };
 
+/* ---- the sink of a broker, watched ---- */
+
+static const struct ob_sink_driver *inner;
+static struct ob_sink *inner_sink;
+static struct ob_sink_env outer;
+static uint64_t *number_at; /* by the slot of a token */
+
+static void seen(void *user, uint64_t token, enum ob_verdict verdict, const struct ob_err *why)
+{
+    uint64_t n = number_at[OB_FLOW_SLOT(token)];
+    (void)user;
+    if (verdict == OB_V_DELIVERED && n < most)
+        atomic_store(&delivered_us[n], ob_clock_system.mono_us(NULL));
+    outer.events->done(outer.user, token, verdict, why);
+}
+
+static void heard(void *user, enum ob_sink_state state, uint64_t dest, const struct ob_err *why)
+{
+    (void)user;
+    outer.events->state(outer.user, state, dest, why);
+}
+
+static enum ob_status around_open(const struct ob_sink_env *env, const void *conf,
+                                  struct ob_sink **out, struct ob_sink_caps *caps,
+                                  struct ob_err *err)
+{
+    static const struct ob_sink_events events = {.done = seen, .state = heard};
+    struct ob_sink_env own = *env;
+    outer = *env;
+    own.events = &events;
+    enum ob_status st = inner->open(&own, conf, &inner_sink, caps, err);
+    *out = inner_sink;
+    return st;
+}
+
+static enum ob_status around_submit(struct ob_sink *s, const struct ob_msg *const *msgs,
+                                    const uint64_t *tokens, size_t *n, struct ob_err *err)
+{
+    for (size_t i = 0; i < *n; i++)
+        number_at[OB_FLOW_SLOT(tokens[i])] = number_of(msgs[i]->event->payload);
+    return inner->submit(s, msgs, tokens, n, err);
+}
+
+/* The pipeline's own sink, watched; or, of those that write no further than this machine, a timed
+ * one in its place. */
+static const struct ob_sink_driver *watch(const struct ob_sink_driver *own,
+                                          struct ob_sink_driver *around)
+{
+    if (strcmp(own->name, "null") == 0 || strcmp(own->name, "file") == 0)
+        return &timed_sink;
+    inner = own;
+    *around = *own;
+    around->open = around_open;
+    around->submit = around_submit;
+    return around;
+}
+
+/* ---- the measurement ---- */
+
 static void sleep_until_us(int64_t at)
 {
     int64_t left = at - ob_clock_system.mono_us(NULL);
@@ -159,16 +220,18 @@ enum ob_status ob_bench_latency(const char *config, const struct ob_bench_writer
 {
     struct ob_config *conf = NULL;
     struct ob_relay *relay = NULL;
+    struct ob_sink_driver around;
     pthread_t thread;
     most = (uint64_t)rate * seconds + 1000;
     committed_us = calloc(most, sizeof(*committed_us));
     delivered_us = calloc(most, sizeof(*delivered_us));
+    number_at = calloc((size_t)1 << OB_FLOW_SLOT_BITS, sizeof(*number_at));
     enum ob_status st =
-        committed_us && delivered_us ? OB_OK : ob_err_set(err, OB_FATAL, "no memory");
+        committed_us && delivered_us && number_at ? OB_OK : ob_err_set(err, OB_FATAL, "no memory");
     if (st == OB_OK)
         st = ob_config_load(config, &conf, err);
     if (st == OB_OK) {
-        conf->pipelines[0].sink = &timed_sink;
+        conf->pipelines[0].sink = watch(conf->pipelines[0].sink, &around);
         struct ob_relay_opts opts = {.log = NULL};
         st = ob_relay_new(conf, &opts, &relay, err);
     }
@@ -186,6 +249,7 @@ enum ob_status ob_bench_latency(const char *config, const struct ob_bench_writer
     ob_config_free(conf);
     free(committed_us);
     free(delivered_us);
+    free(number_at);
     committed_us = delivered_us = NULL;
     return st;
 }

@@ -80,7 +80,8 @@ static void check_source(struct check *c, const struct ob_pipeline_conf *conf)
 #define TOPICS_MAX 256
 
 /* Topics that the routes name as they are; where a template decides, only an event tells. */
-static size_t plain_topics(const struct ob_pipeline_conf *conf, const char **topics)
+static size_t plain_topics(const struct ob_pipeline_conf *conf, struct ob_arena *arena,
+                           const char **topics)
 {
     const struct ob_node *routes = conf->route.routes;
     size_t n = 0;
@@ -89,29 +90,38 @@ static size_t plain_topics(const struct ob_pipeline_conf *conf, const char **top
         if (n < TOPICS_MAX && topic && topic->kind == OB_NODE_SCALAR && !strstr(topic->text, "${"))
             topics[n++] = topic->text;
     }
+    for (size_t i = 0, plain = n; conf->dlt && i < plain && n < TOPICS_MAX; i++) {
+        const char *letters = ob_arena_printf(arena, "%s.dlt", topics[i]);
+        if (letters)
+            topics[n++] = letters;
+    }
     return n;
 }
 
 static void check_sink(struct check *c, const struct ob_pipeline_conf *conf)
 {
     const char *topics[TOPICS_MAX];
+    struct ob_arena *arena = ob_arena_new(1024, 1 << 20);
     struct ob_sink_env env = {.pipeline = conf->name,
                               .shards = (unsigned)conf->shards,
                               .strict = conf->order == OB_ORDER_STRICT,
                               .clock = &ob_clock_system,
                               .topics = topics,
-                              .n_topics = plain_topics(conf, topics),
+                              .n_topics = arena ? plain_topics(conf, arena, topics) : 0,
                               .found = found,
                               .found_user = c};
     struct ob_err err = {0};
+    unsigned before = c->problems;
     if (!conf->sink->check)
-        return;
-    if (conf->sink->check(&env, conf->sink_conf, &err) == OB_OK)
-        tell(c, true, "the sink can be written to", NULL);
-    else
+        goto done;
+    if (conf->sink->check(&env, conf->sink_conf, &err) != OB_OK)
         tell(c, false, err.text,
              err.status == OB_FATAL ? "correct the sink's options"
                                     : "see that the sink is there and can be written to");
+    else if (c->problems == before)
+        tell(c, true, "the sink can be written to", NULL);
+done:
+    ob_arena_unref(arena);
 }
 
 static int run(struct ob_cli *cli)

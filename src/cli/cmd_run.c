@@ -5,12 +5,12 @@
  * keeper decides what they do: SIGTERM and SIGINT stop (the second one at once), SIGHUP reloads. */
 #include "cli/commands.h"
 #include "cli/notify.h"
+#include "cli/slim.h"
 #include "relay/relay.h"
 #include "source/admin.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -162,6 +162,7 @@ static int run_relay(struct ob_cli *cli, struct keeper *k, const struct ob_relay
         code = ob_cli_fail(cli, OB_EXIT_FAILURE, "cannot start: %s", strerror(errno));
         goto done;
     }
+    ob_slim_code();
     ob_notify_send(&k->notify, "READY=1");
     enum ob_status st = ob_relay_run(k->relay, &err);
     (void)!write(k->ended, &(uint64_t){1}, sizeof(uint64_t));
@@ -178,20 +179,9 @@ done:
     return code;
 }
 
-/* Pages of events come and go by the megabyte: what is freed goes back to the system. glibc's own
- * threshold grows with the largest block that was freed and then keeps them. */
-static void keep_heap_small(void)
-{
-#ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 1 << 20);
-    mallopt(M_TRIM_THRESHOLD, 2 << 20);
-    mallopt(M_ARENA_MAX, 2);
-#endif
-}
-
 static int run(struct ob_cli *cli)
 {
-    keep_heap_small();
+    ob_slim_heap();
     struct keeper k = {.cli = cli, .file = ob_cli_str(cli, "config"), .signals = -1, .ended = -1};
     const struct ob_pipeline_conf *only = NULL;
     struct ob_relay_opts opts = {.once = ob_cli_flag(cli, "once"),

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/jscan.h"
 #include "core/json.h"
+#include "event/bson.h"
 #include "produce/produce.h"
 
 #include <stdlib.h>
@@ -126,6 +127,8 @@ static struct ob_str payload_of(const struct outbox_event *e)
 {
     if (!e->payload)
         return (struct ob_str){0};
+    if (e->payload_kind == OUTBOX_BSON && e->payload_size == 0) /* a document has its own length */
+        return (struct ob_str){e->payload, ob_bson_u32(e->payload)};
     if (e->payload_size == 0 && e->payload_kind != OUTBOX_BYTES)
         return ob_str_c(e->payload);
     return (struct ob_str){e->payload, e->payload_size};
@@ -135,14 +138,13 @@ enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_
                               struct ob_buf *metadata, struct ob_row *row, struct ob_err *err)
 {
     static const enum ob_payload_kind kinds[] = {
-        [OUTBOX_JSON] = OB_PAYLOAD_JSON,
-        [OUTBOX_TEXT] = OB_PAYLOAD_TEXT,
-        [OUTBOX_BYTES] = OB_PAYLOAD_BYTES,
-        [OUTBOX_NULL] = OB_PAYLOAD_NULL,
+        [OUTBOX_JSON] = OB_PAYLOAD_JSON,   [OUTBOX_TEXT] = OB_PAYLOAD_TEXT,
+        [OUTBOX_BYTES] = OB_PAYLOAD_BYTES, [OUTBOX_NULL] = OB_PAYLOAD_NULL,
+        [OUTBOX_BSON] = OB_PAYLOAD_BYTES,
     };
     enum ob_status st;
 
-    if ((unsigned)e->payload_kind > OUTBOX_NULL)
+    if ((unsigned)e->payload_kind > OUTBOX_BSON)
         return ob_err_set(err, OB_REJECT, "payload_kind %d is none", (int)e->payload_kind);
     *row = (struct ob_row){
         .id = ob_str_c(e->id),
@@ -159,8 +161,9 @@ enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_
         .entity_version = e->entity_version ? *e->entity_version : OB_NO_VERSION,
         .schema_version = e->schema_version ? *e->schema_version : OB_NO_VERSION,
         .max_attempts = e->max_attempts,
+        .bson = e->payload && e->payload_kind == OUTBOX_BSON,
     };
-    st = ob_row_check(row, err);
+    st = ob_row_check_bson(row, err); /* who has no BSON refuses it when it is written */
     if (st != OB_OK || !ctx)
         return st;
     if (row->tenant.n == 0) {

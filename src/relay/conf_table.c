@@ -79,6 +79,11 @@ const struct ob_opt ob_pipeline_opts[] = {
      .offset = offsetof(struct ob_pipeline_conf, on_dead),
      .help = "After a dead event its key goes on, or is held until the event is retried or "
              "discarded."},
+    {.type = OB_OPT_BOOL,
+     .name = "dlt",
+     .def = "off",
+     .offset = offsetof(struct ob_pipeline_conf, dlt),
+     .help = "Dead events are also published, to their topic with `.dlt` behind it."},
     {.type = OB_OPT_INT,
      .name = "max_attempts",
      .def = "10",

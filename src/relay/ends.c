@@ -15,6 +15,7 @@ void ob__shard_close_sink(struct shard *s, int grace_ms)
         s->conf->sink->close(s->sink, grace_ms);
     s->sink = NULL;
     s->n_verdicts = 0;
+    ob__shard_dlt_forget(s);
 }
 
 /* Nothing of the window is needed any more: the sink must not hold a message. */
@@ -40,12 +41,17 @@ void ob__shard_close_source(struct shard *s)
 
 enum ob_status ob__shard_open_source(struct shard *s, struct ob_err *err)
 {
+    const struct ob_backoff retry = {.first_ms = (uint32_t)s->conf->retry_first_ms,
+                                     .factor_pct = (uint32_t)s->conf->retry_factor_pct,
+                                     .max_ms = (uint32_t)s->conf->retry_max_ms};
     struct ob_source_env env = {.pipeline = s->conf->name,
                                 .shard = s->no,
                                 .shards = (unsigned)s->conf->shards,
                                 .owner = s->owner,
+                                .retry = &retry,
                                 .clock = s->clock,
                                 .log = &s->log,
+                                .dlt = s->conf->dlt,
                                 .accept_loss = s->relay->opts.accept_loss};
     memset(&s->source_caps, 0, sizeof(s->source_caps));
     enum ob_status st =
@@ -73,6 +79,8 @@ enum ob_status ob__shard_open_flow(struct shard *s, struct ob_err *err)
 {
     const struct ob_pipeline_conf *c = s->conf;
     size_t flight = s->sink_caps.max_in_flight;
+    if (c->dlt && flight > 2 * DLT_MAX)
+        flight -= DLT_MAX; /* places of their own */
     struct ob_flow_conf f = {
         .window_events = (uint32_t)s->window,
         .window_bytes = (uint64_t)c->window_bytes,
@@ -135,6 +143,7 @@ enum ob_status ob__shard_init(struct shard *s, struct ob_relay *relay,
 
 void ob__shard_clear(struct shard *s)
 {
+    ob__shard_dlt_close(s);
     ob_routes_free(s->routes);
     ob_buf_clear(&s->scratch);
     if (s->wake_fd >= 0)

@@ -7,7 +7,6 @@
 
 #define PER_KEY 64
 #define PAGES_LEAST 8
-#define CRUMBS_MS 10
 
 static void page_unref(struct shard *s, struct page *p)
 {
@@ -160,6 +159,8 @@ static enum ob_status take(struct shard *s, struct ob_batch *batch, bool drained
     struct page *p = page_new(batch);
     char **reasons = calloc(batch->n, sizeof(*reasons));
     enum ob_status st = OB_OK;
+    struct ob_flow_stats before;
+    ob_flow_stats(s->flow, &before);
     if (!p || !reasons) {
         st = ob_err_set(err, OB_DOWN, "no memory for a page of events");
         goto failed;
@@ -178,7 +179,8 @@ static enum ob_status take(struct shard *s, struct ob_batch *batch, bool drained
     }
     attach(s, p, reasons);
     free(reasons);
-    s->progress_ms = s->now;
+    if (before.in_window == 0) /* there is work again; more of it is no progress */
+        s->progress_ms = s->now;
     return OB_OK;
 failed:
     free_reasons(reasons, batch->n);
@@ -196,28 +198,10 @@ static bool pinned_too_much(const struct shard *s)
 size_t ob__shard_claim_room(const struct shard *s, uint64_t *bytes)
 {
     size_t room = ob_flow_room(s->flow, bytes), page = s->source_caps.page;
-    if (s->now < s->crumbs.until || pinned_too_much(s) ||
+    if (s->now < s->pace.until || pinned_too_much(s) ||
         (room < page && s->window >= PAGES_LEAST * page))
         return 0;
     return room < page ? room : page;
-}
-
-/* A stream that is read as fast as it comes gives an event or two at a time, and each costs a
- * wake-up and a page of its own. Where that happens oftener than twice a millisecond the source is
- * left alone for one after each claim, until that no longer makes claims larger. */
-static void pace(struct shard *s, size_t n)
-{
-    if (s->now - s->crumbs.since >= CRUMBS_MS) {
-        s->crumbs.on = s->crumbs.on ? s->crumbs.events > 3 * s->crumbs.claims
-                                    : s->crumbs.claims > 2 * CRUMBS_MS;
-        s->crumbs.claims = s->crumbs.events = 0;
-        s->crumbs.since = s->now;
-    }
-    if (n < s->source_caps.page / 2) {
-        s->crumbs.claims++;
-        s->crumbs.events += n;
-        s->crumbs.until = s->crumbs.on ? s->now + 1 : 0;
-    }
 }
 
 void ob__shard_claim(struct shard *s)
@@ -237,7 +221,7 @@ void ob__shard_claim(struct shard *s)
         st = take(s, s->kept, false, &err);
         if (st == OB_OK) {
             s->kept = NULL;
-            pace(s, n);
+            ob_pace_note(&s->pace, s->now, n, s->source_caps.page);
         }
     } else if (st == OB_AGAIN) {
         s->claim_ready = false;

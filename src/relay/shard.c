@@ -3,6 +3,8 @@
  * order. */
 #include "relay/shard.h"
 
+#include "source/admin.h"
+
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
@@ -160,6 +162,9 @@ static void start_running(struct shard *s)
            OB_KC("source", s->conf->source->name), OB_KC("sink", s->conf->sink->name),
            OB_KC("owner", s->owner));
     s->loud = false;
+    if (s->conf->dlt && !(s->conf->source->admin && s->conf->source->admin->dlt_done))
+        ob_log(&s->log, OB_LOG_ERROR, "dlt.off", OB_KC("source", s->conf->source->name),
+               OB_KC("error", "this source does not note which letters are to be sent"));
 }
 
 static void phase_standby(struct shard *s)
@@ -272,7 +277,8 @@ static bool quiet(struct shard *s)
 {
     struct ob_flow_stats st;
     ob_flow_stats(s->flow, &st);
-    return st.in_flight == 0 && !s->settle_open && ob_flow_settle_at(s->flow) == INT64_MAX;
+    return st.in_flight == 0 && !s->settle_open && ob_flow_settle_at(s->flow) == INT64_MAX &&
+           ob__shard_dlt_quiet(s);
 }
 
 /* The routes of the config that waits; NULL: they cannot be used, which was logged. */
@@ -316,7 +322,7 @@ static void check_once(struct shard *s)
     if (!s->relay->opts.once || atomic_load(&s->stop))
         return;
     if (!s->claim_ready && !shard_looking(s) && !s->kept && ob_flow_idle(s->flow) &&
-        s->due_at > s->now + 50)
+        s->due_at > s->now + 50 && ob__shard_dlt_idle(s))
         end_running(s, 0, OB_OK);
     else if ((s->sink_down || s->source_down || s->paused) &&
              s->now - s->progress_ms > s->conf->grace_ms)
@@ -352,7 +358,11 @@ static void phase_running(struct shard *s)
         if (s->phase != PHASE_RUNNING)
             return;
         ob__shard_submit(s);
-    } else if (reloading && !stopping && !s->yielding && quiet(s)) {
+        ob__shard_dlt(s, true);
+    } else {
+        ob__shard_dlt(s, false);
+    }
+    if (reloading && !stopping && !s->yielding && quiet(s)) {
         take_routes(s);
     }
     ob__shard_report(s);
@@ -381,10 +391,12 @@ static int64_t running_wake(const struct shard *s)
         at = earlier(s->beat_at, s->retry_at > s->now ? s->retry_at : s->now + 20);
     else if (wants_claim(s))
         at = s->claim_ready ? s->now : earlier(at, s->conf->source->wake_at(s->source));
-    else if (s->crumbs.until > s->now)
-        at = earlier(at, s->crumbs.until);
+    else if (s->pace.until > s->now)
+        at = earlier(at, s->pace.until);
     if (!s->source_down && !s->paused && ob_flow_drain_room(s->flow) > 0)
         at = earlier(at, earlier(s->due_at, s->scan_at));
+    if (!s->source_down && !s->paused && !s->sink_down)
+        at = earlier(at, ob__shard_dlt_at(s));
     if (atomic_load(&s->stop) || atomic_load(&s->reload) || s->relay->opts.once || s->yielding)
         at = earlier(at, s->now + 20);
     return at;

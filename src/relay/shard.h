@@ -9,6 +9,7 @@
 
 #include "core/hist.h"
 #include "flow/flow.h"
+#include "relay/pace.h"
 #include "relay/relay.h"
 
 #include <pthread.h>
@@ -81,11 +82,7 @@ struct shard {
     unsigned failures;
     int64_t beat_at, scan_at, due_at, own_at, stop_at, yield_at, report_at;
     int64_t progress_ms; /* when something last moved */
-    struct {             /* read.c: a source that gives its events in crumbs */
-        int64_t since, until;
-        size_t claims, events; /* small ones since then */
-        bool on;
-    } crumbs;
+    struct ob_pace pace; /* of a source that gives its events in crumbs */
     bool claim_ready, paused, sink_down, source_down;
     unsigned stuck_said; /* a bit per stage that was named since something last moved */
     bool yielding;     /* another process waits for this shard: no new work, then it is given up */
@@ -97,7 +94,12 @@ struct shard {
     enum ob_status result; /* `once`: how it ended */
     struct ob_err last;    /* why it waits; also the text that was logged last */
     struct ob_err sink_why;
+    struct dlt *dlt; /* NULL: off */
 };
+
+/* Dead letters have tokens that the flow never gives. */
+#define DLT_TOKEN (UINT64_C(1) << 63)
+#define DLT_MAX 16
 
 static inline struct entry *entry_of(struct shard *s, uint64_t token)
 {
@@ -140,6 +142,18 @@ void ob__shard_poll_sink(struct shard *s);
 void ob__shard_submit(struct shard *s);
 void ob__shard_settle(struct shard *s);
 void ob__shard_report(struct shard *s);
+
+/* dlt.c: dead events on their way to the dead-letter topic, beside the flow */
+/* Sends what is pending, when it is time; more: not only finishes what is under way. */
+void ob__shard_dlt(struct shard *s, bool more);
+void ob__shard_dlt_wake(struct shard *s);
+void ob__shard_dlt_done(struct shard *s, uint64_t token, enum ob_verdict verdict,
+                        const struct ob_err *why);
+int64_t ob__shard_dlt_at(const struct shard *s); /* when there is something to do */
+bool ob__shard_dlt_quiet(const struct shard *s); /* nothing is under way */
+bool ob__shard_dlt_idle(const struct shard *s);  /* nothing that could be done now */
+void ob__shard_dlt_forget(struct shard *s);      /* the sink is closed */
+void ob__shard_dlt_close(struct shard *s);
 
 /* relay.c calls these */
 enum ob_status ob__shard_init(struct shard *s, struct ob_relay *relay,

@@ -30,6 +30,10 @@ static struct ob_str trace_id(const struct ob_event *ev)
 static void on_done(void *user, uint64_t token, enum ob_verdict verdict, const struct ob_err *why)
 {
     struct shard *s = user;
+    if (token & DLT_TOKEN) {
+        ob__shard_dlt_done(s, token, verdict, why);
+        return;
+    }
     struct entry *e = entry_of(s, token);
     if (s->n_verdicts < s->window)
         s->verdicts[s->n_verdicts++] = (struct ob_flow_verdict){.token = token, .verdict = verdict};
@@ -74,15 +78,26 @@ static void on_state(void *user, enum ob_sink_state state, uint64_t dest, const 
 
 const struct ob_sink_events ob__shard_sink_events = {.done = on_done, .state = on_state};
 
+/* What is given back or blocked is no progress: the probes of an outage would hide it from the
+ * watchdog. */
+static bool something_moved(const struct shard *s)
+{
+    for (size_t i = 0; i < s->n_verdicts; i++)
+        if (s->verdicts[i].verdict != OB_V_RETURNED && s->verdicts[i].verdict != OB_V_BLOCKED)
+            return true;
+    return false;
+}
+
 void ob__shard_poll_sink(struct shard *s)
 {
     ob__shard_stage(s, "sink");
     s->wall_us = ob_clock_wall_us(s->clock); /* one look for all that is delivered now */
     s->conf->sink->poll(s->sink);
     if (s->n_verdicts > 0) {
+        if (something_moved(s))
+            s->progress_ms = s->now;
         ob_flow_verdicts(s->flow, s->now, s->verdicts, s->n_verdicts);
         s->n_verdicts = 0;
-        s->progress_ms = s->now;
     }
 }
 
@@ -153,8 +168,10 @@ static void settle_result(struct shard *s, enum ob_status st, const struct ob_se
     }
     if (st == OB_OK) {
         for (size_t i = 0; i < s->settle.n; i++)
-            if (s->settle.ops[i].kind == OB_SETTLE_DEAD)
+            if (s->settle.ops[i].kind == OB_SETTLE_DEAD) {
                 log_dead(s, &s->settle.ops[i]);
+                ob__shard_dlt_wake(s);
+            }
         if (done->next_due_ms != INT64_MAX) {
             int64_t at = s->now + done->next_due_ms - ob_clock_wall_us(s->clock) / 1000;
             if (at < s->due_at)

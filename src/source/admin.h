@@ -13,7 +13,10 @@ struct ob_filter {
     const char *id, *type, *key, *tenant, *reason;
     int64_t since_us, until_us; /* dead: time of death; events: time of creation */
     uint64_t after;             /* events: number; for paging */
-    size_t limit;               /* 0: no limit. events: without `after` the newest ones */
+    bool dlt;                  /* dead: only those still to be published to the dead-letter topic */
+    const char *const *not_to; /* dead: nothing of these destinations */
+    size_t n_not_to;
+    size_t limit; /* 0: no limit. events: without `after` the newest ones */
 };
 
 struct ob_dead {
@@ -78,6 +81,10 @@ struct ob_source_admin {
      */
     enum ob_status (*dead_do)(struct ob_admin *a, enum ob_dead_action action,
                               const struct ob_filter *f, bool dry, size_t *n, struct ob_err *err);
+    /* The dead events of these numbers are in the dead-letter topic. NULL: this source does not
+     * note which are still to be published there. */
+    enum ob_status (*dlt_done)(struct ob_admin *a, const int64_t *numbers, size_t n,
+                               struct ob_err *err);
     enum ob_status (*pause)(struct ob_admin *a, bool paused, struct ob_err *err);
     /* One row per shard known. Returns how many in *n (at most max). */
     enum ob_status (*status)(struct ob_admin *a, struct ob_shard_status *out, size_t max, size_t *n,

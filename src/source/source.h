@@ -5,6 +5,7 @@
 #ifndef OB_SOURCE_SOURCE_H
 #define OB_SOURCE_SOURCE_H
 
+#include "core/backoff.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/log.h"
@@ -17,9 +18,11 @@ struct ob_source; /* each driver has its own */
 struct ob_source_env {
     const char *pipeline;
     unsigned shard, shards;
-    const char *owner; /* host:pid:random, shown to people */
+    const char *owner;              /* host:pid:random, shown to people */
+    const struct ob_backoff *retry; /* how long an event that failed waits; NULL: not known */
     const struct ob_clock *clock;
     const struct ob_log *log;
+    bool dlt;         /* dead events go to the dead-letter topic too */
     bool accept_loss; /* a person said: go on although events are gone from the source */
 };
 

@@ -162,6 +162,7 @@ const struct ob_source_admin ob_pg_admin = {
     .events = ob_pg_events,
     .dead_list = ob_pg_dead_list,
     .dead_do = ob_pg_dead_do,
+    .dlt_done = ob_pg_dlt_done,
     .pause = pause_pipeline,
     .status = ob_pg_admin_status,
 };

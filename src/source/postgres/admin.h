@@ -12,7 +12,7 @@ struct ob_admin {
     const struct pg_conf *conf;
     char *pipeline;
     const struct ob_clock *clock;
-    struct pg_conn db;
+    struct pg_session db;
     struct pg_map *map;                     /* of a mapped table, once it was looked at */
     struct ob_buf sql, text[PG_FILTER_MAX]; /* one statement and its texts */
 };
@@ -44,6 +44,8 @@ enum ob_status ob_pg_dead_list(struct ob_admin *a, const struct ob_filter *f, bo
                                ob_dead_fn *fn, void *user, struct ob_err *err);
 enum ob_status ob_pg_dead_do(struct ob_admin *a, enum ob_dead_action action,
                              const struct ob_filter *f, bool dry, size_t *n, struct ob_err *err);
+enum ob_status ob_pg_dlt_done(struct ob_admin *a, const int64_t *numbers, size_t n,
+                              struct ob_err *err);
 enum ob_status ob_pg_check(struct ob_admin *a,
                            void (*found)(void *user, bool ok, const char *what, const char *fix),
                            void *user, struct ob_err *err);

@@ -2,6 +2,7 @@
 /* admin_dead - dead events: listed, retried, discarded. A retried one goes back among the parked
  * with its own number, so that within a key the order stays what it was (test: "dead retry keeps
  * the order of a key"). */
+#include "core/json.h"
 #include "source/postgres/admin.h"
 #include "source/postgres/native.h"
 
@@ -18,6 +19,16 @@ static void where(struct ob_admin *a, struct pg_where *w, const struct ob_filter
     ob_pg_where_filter(a, w, f, "d", "d.key", "d.at");
     if (f->reason)
         ob_pg_where_glob(a, w, "d.error", f->reason);
+    if (f->dlt)
+        ob_buf_c(&a->sql, " and d.n in (select q.n from outbox.dlt q where q.pipeline = $1)");
+    if (f->n_not_to > 0) {
+        struct ob_buf *text = &a->text[w->n_text++];
+        ob_json_texts(text, f->not_to, f->n_not_to);
+        ob_buf_printf(&a->sql,
+                      " and not coalesce(d.destination, '') = any (array(select "
+                      "jsonb_array_elements_text($%zu::jsonb)))",
+                      ob_pg_where_text(w, ob_buf_z(text)));
+    }
 }
 
 /* The event is in its table, or with the dead row when that has outlived its partition. */
@@ -196,5 +207,23 @@ enum ob_status ob_pg_dead_do(struct ob_admin *a, enum ob_dead_action action,
     }
     if (st == OB_OK)
         *n = found;
+    return st;
+}
+
+enum ob_status ob_pg_dlt_done(struct ob_admin *a, const int64_t *numbers, size_t n,
+                              struct ob_err *err)
+{
+    struct ob_buf list;
+    enum ob_status st = ob_pg_admin_need(a, err);
+    ob_buf_init(&list, 0);
+    for (size_t i = 0; i < n; i++)
+        ob_buf_printf(&list, "%s%lld", i == 0 ? "{" : ",", (long long)numbers[i]);
+    ob_buf_c(&list, n == 0 ? "{}" : "}");
+    const struct pg_param p[] = {PG_TEXT(a->pipeline), PG_TEXT(ob_buf_z(&list))};
+    if (st == OB_OK)
+        st = ob_pg_query(&a->db,
+                         "delete from outbox.dlt where pipeline = $1 and n = any($2::bigint[])", p,
+                         2, false, NULL, err);
+    ob_buf_clear(&list);
     return st;
 }

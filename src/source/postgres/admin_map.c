@@ -24,6 +24,8 @@ static enum ob_status need_map(struct ob_admin *a, struct ob_err *err)
 {
     if (a->map)
         return OB_OK;
+    if (!ob_pg_admin_mapped(a)) /* without a state: only its columns matter */
+        return ob_pg_map_open_stream(&a->db, &a->conf->mapping, a->pipeline, NULL, &a->map, err);
     return ob_pg_map_open(&a->db, &a->conf->mapping, a->pipeline, NULL, &a->map, err);
 }
 
@@ -268,6 +270,37 @@ static enum ob_status find_index(struct ob_admin *a, bool *there, struct ob_err 
     return st;
 }
 
+/* A row without a state waits by nobody's rule, and is never published. */
+static void check_null(const struct pg_map *m,
+                       void (*found)(void *user, bool ok, const char *what, const char *fix),
+                       void *user)
+{
+    const struct pg_column *c = m->col[OB_MAP_STATUS] ? m->col[OB_MAP_STATUS] : m->col[OB_MAP_DONE];
+    const char *value = m->col[OB_MAP_STATUS] ? m->v_pending : "false";
+    char what[512], fix[1024];
+    if (c->kind == PG_KIND_TIME || c->not_null || c->has_default)
+        return;
+    snprintf(what, sizeof(what),
+             "column %s of %s has no default: a row that is written without a value for it is "
+             "never published",
+             c->ident, m->table);
+    snprintf(fix, sizeof(fix),
+             "ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s; UPDATE %s SET %s = %s WHERE %s IS "
+             "NULL;",
+             m->table, c->ident, value, m->table, c->ident, value, c->ident);
+    found(user, false, what, fix);
+}
+
+static enum ob_status
+found_stream(const struct pg_map *m,
+             void (*found)(void *user, bool ok, const char *what, const char *fix), void *user)
+{
+    char what[512];
+    snprintf(what, sizeof(what), "%s is there, and its columns fit", m->table);
+    found(user, true, what, "");
+    return OB_OK;
+}
+
 enum ob_status ob_pg_map_checks(struct ob_admin *a,
                                 void (*found)(void *user, bool ok, const char *what,
                                               const char *fix),
@@ -276,21 +309,31 @@ enum ob_status ob_pg_map_checks(struct ob_admin *a,
     char what[512], fix[1024];
     bool index = false;
     enum ob_status st = need_map(a, err);
-    if (st != OB_OK) {
-        found(user, false, err->text, "see mapping in the configuration of the source");
+    if (st != OB_OK) { /* the statement that mends it stands behind what is wrong */
+        char *mend = strstr(err->text, ": GRANT ");
+        mend = mend ? mend : strstr(err->text, ": ALTER ");
+        snprintf(fix, sizeof(fix), "%s",
+                 mend ? mend + 2 : "see mapping in the configuration of the source");
+        snprintf(what, sizeof(what), "%.*s", mend ? (int)(mend - err->text) : 500, err->text);
+        found(user, false, what, fix);
         return OB_OK;
     }
     const struct pg_map *m = a->map;
+    if (m->stream) /* nothing is looked for and nothing marked */
+        return found_stream(m, found, user);
     snprintf(what, sizeof(what), "%s is there, and its columns fit", m->table);
     found(user, true, what, "");
-    snprintf(what, sizeof(what), "row-level security hides no row of %s", m->table);
-    snprintf(fix, sizeof(fix),
-             "ALTER ROLE the relay's BYPASSRLS, or a policy that shows it all rows");
+    snprintf(what, sizeof(what), "row-level security %s of %s",
+             m->row_security ? "may hide rows" : "hides no row", m->table);
+    snprintf(fix, sizeof(fix), "ALTER ROLE \"%s\" BYPASSRLS; -- or a policy that shows it all rows",
+             PQuser(a->db.c));
     found(user, !m->row_security, what, m->row_security ? fix : "");
+    check_null(m, found, user);
     st = find_index(a, &index, err);
     if (st != OB_OK)
         return st;
-    snprintf(what, sizeof(what), "an index of %s for rows that wait", m->table);
+    snprintf(what, sizeof(what), "%s has %s index for rows that wait", m->table,
+             index ? "an" : "no");
     snprintf(fix, sizeof(fix), "CREATE INDEX%s ON %s (%s) WHERE %s;",
              m->partitioned ? "" : " CONCURRENTLY", m->table, m->index_on, m->index_where);
     found(user, index, what, index ? "" : fix);

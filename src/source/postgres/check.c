@@ -56,7 +56,7 @@ static void run_all(struct ob_admin *a, const struct findings *f, const struct p
 {
     struct ob_err why = {.text = ""};
     for (; checks->sql; checks++) {
-        if (checks->when == PG_CHECK_NATIVE && ob_pg_admin_mapped(a))
+        if (checks->when == PG_CHECK_NATIVE && a->conf->mapping.table)
             continue;
         if (run(a, f, checks->sql, &why) != OB_OK)
             say(f, false, why.text, "see the findings above");
@@ -83,7 +83,7 @@ enum ob_status ob_pg_check(struct ob_admin *a,
     const char *weak = ob_pg_weak_tls(&a->db);
     if (weak)
         say(&f, false, weak, "sslmode=verify-full sslrootcert=FILE in the connection string");
-    if (ob_pg_admin_mapped(a) && ob_pg_map_checks(a, found, user, &why) != OB_OK)
+    if (a->conf->mapping.table && ob_pg_map_checks(a, found, user, &why) != OB_OK)
         say(&f, false, why.text, "see the message");
     if (ob_pg_check_wal(a, found, user, &why) != OB_OK)
         say(&f, false, why.text, "see the message");

@@ -46,8 +46,8 @@ static const char *const checks[] = {
           "pg_size_pretty(coalesce(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), s.restart_lsn), "
           "0))), 'the relay makes a new one when it runs' from v join pg_replication_slots s on "
           "s.slot_name like v.slot",
-    ABOUT "select false, format('slot %s holds more than wal_budget', s.slot_name), format('start "
-          "the relay, or SELECT pg_drop_replication_slot(%L);', s.slot_name) from v join "
+    ABOUT "select false, format('slot %s holds more than wal_budget', s.slot_name), format('SELECT "
+          "pg_drop_replication_slot(%L); -- or start the relay', s.slot_name) from v join "
           "pg_replication_slots s on s.slot_name like v.slot where v.budget > 0 and "
           "pg_wal_lsn_diff(pg_current_wal_insert_lsn(), s.restart_lsn) > v.budget",
     ABOUT "select a.application_name = 'outbox wal', format('slot %s is held by backend %s (%s, "
@@ -56,9 +56,10 @@ static const char *const checks[] = {
           "pg_terminate_backend(%s);', s.active_pid) from v join pg_replication_slots s on "
           "s.slot_name like v.slot join pg_stat_activity a on a.pid = s.active_pid",
     ABOUT "select setting <> '-1', format('max_slot_wal_keep_size is %s', case setting when '-1' "
-          "then 'unlimited' else pg_size_pretty(setting::bigint * 1024 * 1024) end), 'a slot that "
-          "nobody reads fills the disk: ALTER SYSTEM SET max_slot_wal_keep_size = ''50GB''; SELECT "
-          "pg_reload_conf();' from pg_settings where name = 'max_slot_wal_keep_size'",
+          "then 'unlimited: a slot that nobody reads fills the disk' else "
+          "pg_size_pretty(setting::bigint * 1024 * 1024) end), 'ALTER SYSTEM SET "
+          "max_slot_wal_keep_size = ''50GB''; SELECT pg_reload_conf();' from pg_settings where "
+          "name = 'max_slot_wal_keep_size'",
     /* what a new slot would wait for */
     ABOUT "select false, format('a new slot waits for backend %s (%s, %s): its transaction is open "
           "for %s', pid, usename, coalesce(nullif(application_name, ''), 'no name'), "
@@ -94,12 +95,31 @@ static void names(struct ob_admin *a, char slot[WAL_NAME + 2], char publication[
     snprintf(slot, WAL_NAME + 2, "%.*s%%", n > 1 ? (int)n - 1 : 0, w.slot);
 }
 
+/* A pooler, pg_hba.conf or a missing right may let sessions through and not this one. */
+static void check_connection(struct ob_admin *a,
+                             void (*found)(void *user, bool ok, const char *what, const char *fix),
+                             void *user)
+{
+    struct pg_session repl = {0};
+    struct ob_err why = {.text = ""};
+    enum ob_status st = ob_pg_connect(&repl, a->conf->dsn, "outbox check", true, a->clock,
+                                      a->conf->timeout_ms, &why);
+    if (st == OB_OK)
+        st = ob_pg_exec(&repl, "IDENTIFY_SYSTEM", &why);
+    found(user, st == OB_OK, st == OB_OK ? "the replication connection is let in" : why.text,
+          st == OB_OK ? ""
+                      : "the connection string must lead to PostgreSQL itself, as a role that "
+                        "may replicate");
+    ob_pg_close(&repl);
+}
+
 enum ob_status ob_pg_check_wal(struct ob_admin *a,
                                void (*found)(void *user, bool ok, const char *what,
                                              const char *fix),
                                void *user, struct ob_err *err)
 {
-    char slot[WAL_NAME + 2], publication[WAL_NAME], budget[24], table[2 * WAL_NAME + 8];
+    char slot[WAL_NAME + 2], publication[WAL_NAME], budget[24];
+    struct ob_buf table;
     const struct ob_mapping *m = &a->conf->mapping;
     bool wal = a->conf->mode == PG_WAL;
     enum ob_status st = OB_OK;
@@ -107,11 +127,13 @@ enum ob_status ob_pg_check_wal(struct ob_admin *a,
     if (a->conf->slot[0] && strlen(a->conf->slot) < WAL_NAME)
         snprintf(slot, sizeof(slot), "%s%%", a->conf->slot);
     snprintf(budget, sizeof(budget), "%lld", (long long)a->conf->wal_budget);
-    snprintf(table, sizeof(table), "\"%s\".\"%s\"", m->table ? m->schema : "outbox",
-             m->table ? m->table : "event");
+    ob_buf_init(&table, 4096);
+    ob_pg_ident(&table, m->table ? m->schema : "outbox");
+    ob_buf_char(&table, '.');
+    ob_pg_ident(&table, m->table ? m->table : "event");
     const struct pg_param p[] = {PG_TEXT(publication),
-                                 PG_TEXT(a->conf->message_prefix[0] ? NULL : table), PG_TEXT(slot),
-                                 PG_TEXT(budget)};
+                                 PG_TEXT(a->conf->message_prefix[0] ? NULL : ob_buf_z(&table)),
+                                 PG_TEXT(slot), PG_TEXT(budget)};
     const char *const *list = wal ? checks : left;
     size_t n = wal ? sizeof(checks) / sizeof(checks[0]) : sizeof(left) / sizeof(left[0]);
     for (size_t i = 0; i < n && st == OB_OK; i++) {
@@ -123,5 +145,8 @@ enum ob_status ob_pg_check_wal(struct ob_admin *a,
         }
         PQclear(res);
     }
+    ob_buf_clear(&table);
+    if (wal && st == OB_OK)
+        check_connection(a, found, user);
     return st;
 }

@@ -40,6 +40,7 @@ static const struct {
     {"22", OB_REJECT},   /* bad value */
     {"23", OB_REJECT},   /* constraint */
     {"54", OB_REJECT},   /* too large */
+    {"P0", OB_REJECT},   /* raised by a trigger of the table */
 };
 
 void ob_pg_one_line(char *text)
@@ -52,7 +53,7 @@ void ob_pg_one_line(char *text)
             *p = ' ';
 }
 
-enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what,
+enum ob_status ob_pg_fail(const struct pg_session *conn, const PGresult *res, const char *what,
                           struct ob_err *err)
 {
     const char *state = ob_pg_state(res);
@@ -80,19 +81,19 @@ enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const
     return st;
 }
 
-void ob_pg_close(struct pg_conn *conn)
+void ob_pg_close(struct pg_session *conn)
 {
     if (conn->c)
         PQfinish(conn->c);
     conn->c = NULL;
 }
 
-int ob_pg_fd(const struct pg_conn *conn)
+int ob_pg_fd(const struct pg_session *conn)
 {
     return conn->c ? PQsocket(conn->c) : -1;
 }
 
-bool ob_pg_wait_socket(const struct pg_conn *conn, short events, int64_t deadline_ms)
+bool ob_pg_wait_socket(const struct pg_session *conn, short events, int64_t deadline_ms)
 {
     for (;;) {
         int64_t left = deadline_ms - ob_clock_mono_ms(conn->clock);
@@ -107,7 +108,7 @@ bool ob_pg_wait_socket(const struct pg_conn *conn, short events, int64_t deadlin
     }
 }
 
-enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms, struct ob_err *err)
+enum ob_status ob_pg_wait(struct pg_session *conn, int64_t deadline_ms, struct ob_err *err)
 {
     for (;;) {
         int left = PQflush(conn->c);
@@ -130,7 +131,7 @@ enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms, struct ob_e
 }
 
 /* Takes all results; the last one, or the first that failed, is the answer. */
-static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult **out,
+static enum ob_status collect(struct pg_session *conn, const char *what, PGresult **out,
                               struct ob_err *err)
 {
     int64_t deadline = ob_clock_mono_ms(conn->clock) + conn->timeout_ms;
@@ -165,7 +166,7 @@ static enum ob_status collect(struct pg_conn *conn, const char *what, PGresult *
     return st;
 }
 
-enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params,
+enum ob_status ob_pg_query(struct pg_session *conn, const char *sql, const struct pg_param *params,
                            size_t n, bool binary, PGresult **out, struct ob_err *err)
 {
     const char *values[PG_MAX_PARAMS];
@@ -196,12 +197,12 @@ enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct p
     return collect(conn, what, out, err);
 }
 
-enum ob_status ob_pg_exec(struct pg_conn *conn, const char *sql, struct ob_err *err)
+enum ob_status ob_pg_exec(struct pg_session *conn, const char *sql, struct ob_err *err)
 {
     return ob_pg_query(conn, sql, NULL, 0, false, NULL, err);
 }
 
-enum ob_status ob_pg_prepare(struct pg_conn *conn, const char *name, const char *sql,
+enum ob_status ob_pg_prepare(struct pg_session *conn, const char *name, const char *sql,
                              struct ob_err *err)
 {
     if (!conn->c)
@@ -211,7 +212,7 @@ enum ob_status ob_pg_prepare(struct pg_conn *conn, const char *name, const char 
     return collect(conn, name, NULL, err);
 }
 
-void ob_pg_rollback(struct pg_conn *conn)
+void ob_pg_rollback(struct pg_session *conn)
 {
     struct ob_err err;
     if (conn->c && PQtransactionStatus(conn->c) != PQTRANS_IDLE &&

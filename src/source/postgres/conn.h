@@ -13,7 +13,7 @@
 #include <libpq-fe.h>
 #include <stdbool.h>
 
-struct pg_conn {
+struct pg_session {
     PGconn *c; /* NULL: not connected */
     const struct ob_clock *clock;
     int64_t timeout_ms; /* of one statement */
@@ -38,35 +38,36 @@ struct pg_param {
  * walsender for logical decoding. OB_DOWN: not reachable, or refused (password, certificate);
  * OB_FATAL: it never will do (a bad string, a pooler in transaction mode, a server that is too
  * old). The text has the way out and never a secret. */
-enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name,
+enum ob_status ob_pg_connect(struct pg_session *conn, const char *dsn, const char *name,
                              bool replication, const struct ob_clock *clock, int64_t timeout_ms,
                              struct ob_err *err) OB_MUST_CHECK;
 /* NULL: nobody can listen to or stand in for the server. Else what the connection string gave up.
  */
-const char *ob_pg_weak_tls(const struct pg_conn *conn);
-void ob_pg_close(struct pg_conn *conn);
+const char *ob_pg_weak_tls(const struct pg_session *conn);
+void ob_pg_close(struct pg_session *conn);
 /* PQsocket, or -1. */
-int ob_pg_fd(const struct pg_conn *conn);
+int ob_pg_fd(const struct pg_session *conn);
 
 /* One statement; several without parameters. *out (may be NULL) belongs to the caller (PQclear).
  * rows: binary results. */
-enum ob_status ob_pg_query(struct pg_conn *conn, const char *sql, const struct pg_param *params,
+enum ob_status ob_pg_query(struct pg_session *conn, const char *sql, const struct pg_param *params,
                            size_t n, bool binary, PGresult **out, struct ob_err *err) OB_MUST_CHECK;
-enum ob_status ob_pg_exec(struct pg_conn *conn, const char *sql, struct ob_err *err) OB_MUST_CHECK;
-enum ob_status ob_pg_prepare(struct pg_conn *conn, const char *name, const char *sql,
+enum ob_status ob_pg_exec(struct pg_session *conn, const char *sql,
+                          struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_prepare(struct pg_session *conn, const char *name, const char *sql,
                              struct ob_err *err) OB_MUST_CHECK;
 /* Rolls back if a transaction is open; harmless otherwise. */
-void ob_pg_rollback(struct pg_conn *conn);
+void ob_pg_rollback(struct pg_session *conn);
 
 /* Waits until the connection has a whole result, at most until the deadline (mono ms). OB_DOWN: it
  * is gone or late; the connection is closed. */
-enum ob_status ob_pg_wait(struct pg_conn *conn, int64_t deadline_ms,
+enum ob_status ob_pg_wait(struct pg_session *conn, int64_t deadline_ms,
                           struct ob_err *err) OB_MUST_CHECK;
 /* poll(2) on the socket until the deadline (mono ms). */
-bool ob_pg_wait_socket(const struct pg_conn *conn, short events, int64_t deadline_ms);
+bool ob_pg_wait_socket(const struct pg_session *conn, short events, int64_t deadline_ms);
 /* Sets err from a failed result (res NULL: from the connection) and says what to do, by SQLSTATE.
  */
-enum ob_status ob_pg_fail(const struct pg_conn *conn, const PGresult *res, const char *what,
+enum ob_status ob_pg_fail(const struct pg_session *conn, const PGresult *res, const char *what,
                           struct ob_err *err);
 void ob_pg_one_line(char *text); /* libpq's messages have several */
 /* SQLSTATE of a result, "" if none. */

@@ -139,10 +139,13 @@ static const struct {
     {"too many connections", "raise the limit of the role or database"},
     {"session is read-only", "no host of the connection string is a primary now"},
     {"server is in hot standby mode", "no host of the connection string is a primary now"},
+    {"unsupported startup parameter: replication",
+     "a pooler carries no replication: in mode wal connect to PostgreSQL directly"},
+    {"must be superuser or replication role", "ALTER ROLE the relay's REPLICATION"},
     {"definition of service", "it stands in ~/.pg_service.conf, PGSERVICEFILE or PGSYSCONFDIR"},
 };
 
-static enum ob_status refused(struct pg_conn *conn, struct ob_err *err)
+static enum ob_status refused(struct pg_session *conn, struct ob_err *err)
 {
     const char *text = PQerrorMessage(conn->c);
     const char *hint = NULL;
@@ -176,7 +179,7 @@ static void hush(void *user, const char *message)
     (void)message;
 }
 
-static enum ob_status begin(struct pg_conn *conn, struct call *call, struct ob_err *err)
+static enum ob_status begin(struct pg_session *conn, struct call *call, struct ob_err *err)
 {
     /* dbname first: it may be a whole connection string; what stands behind it wins over what it
      * says. */
@@ -219,7 +222,7 @@ static enum ob_status begin(struct pg_conn *conn, struct call *call, struct ob_e
 
 /* libpq's own defaults will not do: it goes on with anybody's certificate, or without TLS at all,
  * and of several hosts it takes the first that answers, also one that cannot be written to. */
-static enum ob_status decide(struct pg_conn *conn, struct call *call, struct ob_err *err)
+static enum ob_status decide(struct pg_session *conn, struct call *call, struct ob_err *err)
 {
     PQconninfoOption *info = PQconninfo(conn->c);
     const char *mode = value_of(info, "sslmode");
@@ -233,7 +236,7 @@ static enum ob_status decide(struct pg_conn *conn, struct call *call, struct ob_
     return call->sslmode || call->primary ? begin(conn, call, err) : OB_OK;
 }
 
-const char *ob_pg_weak_tls(const struct pg_conn *conn)
+const char *ob_pg_weak_tls(const struct pg_session *conn)
 {
     PQconninfoOption *info = conn->c ? PQconninfo(conn->c) : NULL;
     const char *mode = value_of(info, "sslmode"), *why = NULL;
@@ -268,7 +271,7 @@ static void add_rest(struct ob_buf *to, const char *list, size_t from)
 }
 
 /* The hosts behind the one that said nothing. False: there are none. */
-static bool rest_of_hosts(const struct pg_conn *conn, struct call *call)
+static bool rest_of_hosts(const struct pg_session *conn, struct call *call)
 {
     PQconninfoOption *info = PQconninfo(conn->c);
     const char *hosts = value_of(info, "host"), *addrs = value_of(info, "hostaddr");
@@ -294,7 +297,7 @@ static bool rest_of_hosts(const struct pg_conn *conn, struct call *call)
     return more;
 }
 
-static int64_t patience_ms(const struct pg_conn *conn)
+static int64_t patience_ms(const struct pg_session *conn)
 {
     PQconninfoOption *info = PQconninfo(conn->c);
     long s = strtol(value_of(info, "connect_timeout"), NULL, 10);
@@ -303,7 +306,7 @@ static int64_t patience_ms(const struct pg_conn *conn)
 }
 
 /* OB_AGAIN: a host has not answered in time. */
-static enum ob_status poll_connect(struct pg_conn *conn, struct ob_err *err)
+static enum ob_status poll_connect(struct pg_session *conn, struct ob_err *err)
 {
     int64_t patience = patience_ms(conn), deadline = ob_clock_mono_ms(conn->clock) + patience;
     PostgresPollingStatusType p = PGRES_POLLING_WRITING;
@@ -327,7 +330,7 @@ static enum ob_status poll_connect(struct pg_conn *conn, struct ob_err *err)
 
 /* What a role or a database may have set must not end our statements or sessions, and a vanished
  * host of ours must free its locks in seconds. */
-static enum ob_status settle_session(struct pg_conn *conn, struct ob_err *err)
+static enum ob_status settle_session(struct pg_session *conn, struct ob_err *err)
 {
     enum ob_status st = ob_pg_exec(
         conn,
@@ -345,7 +348,7 @@ static enum ob_status settle_session(struct pg_conn *conn, struct ob_err *err)
     return st;
 }
 
-static enum ob_status dial(struct pg_conn *conn, struct call *call, struct ob_err *err)
+static enum ob_status dial(struct pg_session *conn, struct call *call, struct ob_err *err)
 {
     enum ob_status st = begin(conn, call, err);
     if (st == OB_OK)
@@ -379,7 +382,7 @@ static enum ob_status dial(struct pg_conn *conn, struct call *call, struct ob_er
 #define MARK "select set_config('outbox.probe', $1, false)"
 #define LOOK "select coalesce(current_setting('outbox.probe', true), '')"
 
-static enum ob_status text_of(struct pg_conn *conn, const char *sql, const struct pg_param *p,
+static enum ob_status text_of(struct pg_session *conn, const char *sql, const struct pg_param *p,
                               size_t n, char out[32], struct ob_err *err)
 {
     PGresult *res = NULL;
@@ -401,9 +404,9 @@ static enum ob_status pooled(struct ob_err *err)
 /* A pooler invents the backend's number that libpq is told. In session mode two sessions have two
  * backends and keep them; in transaction mode a second session is given the backend that the first
  * one has just left, or the first one another when it comes back. */
-static enum ob_status check_pooler(struct pg_conn *conn, struct call *call, struct ob_err *err)
+static enum ob_status check_pooler(struct pg_session *conn, struct call *call, struct ob_err *err)
 {
-    struct pg_conn second = {.clock = conn->clock, .timeout_ms = conn->timeout_ms};
+    struct pg_session second = {.clock = conn->clock, .timeout_ms = conn->timeout_ms};
     char pid[32] = "", told[32], seen[32] = "", mine[32] = "";
     enum ob_status st = text_of(conn, "select pg_backend_pid()::text", NULL, 0, pid, err);
     if (st != OB_OK || atoi(pid) == PQbackendPID(conn->c))
@@ -434,7 +437,7 @@ done:
     return st;
 }
 
-enum ob_status ob_pg_connect(struct pg_conn *conn, const char *dsn, const char *name,
+enum ob_status ob_pg_connect(struct pg_session *conn, const char *dsn, const char *name,
                              bool replication, const struct ob_clock *clock, int64_t timeout_ms,
                              struct ob_err *err)
 {

@@ -132,6 +132,7 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
     s->clock = env->clock;
     s->log = env->log;
     s->accept_loss = env->accept_loss;
+    s->dlt = env->dlt;
     s->pipeline = strdup(env->pipeline);
     s->owner = strdup(env->owner);
     for (size_t i = 0; i < sizeof(s->array) / sizeof(s->array[0]); i++)

@@ -19,7 +19,7 @@ struct past {
 enum round_kind { ROUND_FIRST, ROUND_NEXT, ROUND_ADOPT, ROUND_PEEK };
 
 struct log_state {
-    struct pg_conn rd;
+    struct pg_session rd;
     struct place durable; /* as stored */
     struct place at;      /* where the next round reads from */
     uint64_t durable_fence;

@@ -105,7 +105,30 @@ static const char *ident(struct ob_arena *arena, const char *name)
 
 /* ---- the catalog ---- */
 
-static enum ob_status find_table(struct pg_conn *conn, struct pg_map *map, struct ob_err *err)
+/* A name in another case, or with its schema in front, is what people write most. */
+static enum ob_status no_table(struct pg_session *conn, const struct pg_map *map,
+                               struct ob_err *err)
+{
+    const struct ob_mapping *c = map->conf;
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(c->schema), PG_TEXT(c->table)};
+    enum ob_status st = ob_pg_query(
+        conn,
+        "select format('; did you mean schema: %s, table: %s?', n.nspname, c.relname) from "
+        "pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind in ('r', 'p') "
+        "and (lower(c.relname) = lower($2) or lower(n.nspname || '.' || c.relname) = lower($2)) "
+        "order by n.nspname <> $1, n.nspname, c.relname limit 1",
+        p, 2, false, &res, err);
+    if (st == OB_OK)
+        st = ob_err_set(err, OB_FATAL,
+                        "there is no table %s: see mapping.schema and mapping.table, and which "
+                        "database the dsn names%s",
+                        map->table, PQntuples(res) == 1 ? PQgetvalue(res, 0, 0) : "");
+    PQclear(res);
+    return st;
+}
+
+static enum ob_status find_table(struct pg_session *conn, struct pg_map *map, struct ob_err *err)
 {
     const struct ob_mapping *c = map->conf;
     PGresult *res = NULL;
@@ -113,20 +136,20 @@ static enum ob_status find_table(struct pg_conn *conn, struct pg_map *map, struc
     enum ob_status st = ob_pg_query(
         conn,
         "select c.oid, c.relkind::text, row_security_active(c.oid), exists (select 1 from "
-        "pg_subscription_rel s where s.srrelid = c.oid), has_schema_privilege(n.oid, 'USAGE') and "
-        "has_table_privilege(c.oid, 'SELECT'), has_table_privilege(c.oid, 'UPDATE') from pg_class "
-        "c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2",
+        "pg_subscription_rel s where s.srrelid = c.oid), has_schema_privilege(n.oid, 'USAGE'), "
+        "has_table_privilege(c.oid, 'SELECT'), quote_ident(current_user) from pg_class c join "
+        "pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2",
         p, 2, true, &res, err);
     if (st != OB_OK)
         return st;
     if (PQntuples(res) == 0) {
-        st = ob_err_set(err, OB_FATAL,
-                        "there is no table %s: see mapping.schema and mapping.table, and which "
-                        "database the dsn names",
-                        map->table);
+        st = no_table(conn, map, err);
         goto done;
     }
     char kind = PQgetvalue(res, 0, 1)[0];
+    char user[160];
+    struct ob_str name = ob_pg_str(res, 0, 6);
+    snprintf(user, sizeof(user), "%.*s", OB_STR_ARG(name));
     map->oid = ob_pg_i64(res, 0, 0);
     map->partitioned = kind == 'p';
     map->row_security = ob_pg_bool(res, 0, 2);
@@ -142,11 +165,13 @@ static enum ob_status find_table(struct pg_conn *conn, struct pg_map *map, struc
                         "%s is written by a subscription: relay from the server that it is "
                         "replicated from",
                         map->table);
-    else if (!map->stream && (!ob_pg_bool(res, 0, 4) || !ob_pg_bool(res, 0, 5)))
+    else if (!map->stream && !ob_pg_bool(res, 0, 4))
         st = ob_err_set(err, OB_FATAL,
-                        "the relay may not read and mark %s: GRANT SELECT, UPDATE ON %s TO the "
-                        "relay's role",
-                        map->table, map->table);
+                        "%s may not look into the schema of %s: GRANT USAGE ON SCHEMA %s TO %s;",
+                        user, map->table, map->schema, user);
+    else if (!map->stream && !ob_pg_bool(res, 0, 5))
+        st = ob_err_set(err, OB_FATAL, "%s may not read %s: GRANT SELECT ON %s TO %s;", user,
+                        map->table, map->table, user);
 done:
     PQclear(res);
     return st;
@@ -184,7 +209,7 @@ static enum ob_status no_memory(struct ob_err *err)
 }
 
 /* Domains count as what they are made of. */
-static enum ob_status read_columns(struct pg_conn *conn, struct pg_map *map, struct ob_err *err)
+static enum ob_status read_columns(struct pg_session *conn, struct pg_map *map, struct ob_err *err)
 {
     char oid[24];
     PGresult *res = NULL;
@@ -192,9 +217,11 @@ static enum ob_status read_columns(struct pg_conn *conn, struct pg_map *map, str
     const struct pg_param p[] = {PG_TEXT(oid)};
     enum ob_status st = ob_pg_query(
         conn,
-        "select a.attname::text, format_type(a.atttypid, null), coalesce(nullif(t.typbasetype, 0), "
+        "select a.attname::text, format_type(a.atttypid, -1), coalesce(nullif(t.typbasetype, 0), "
         "t.oid), t.typcategory::text, t.typtype::text, a.attnotnull, a.atthasdef or a.attidentity "
-        "<> '' from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = $1::oid "
+        "<> '', case when coalesce(nullif(t.typbasetype, 0), t.oid) in (1042, 1043) then "
+        "greatest(a.atttypmod, t.typtypmod, 4) - 4 else 0 end from pg_attribute a join pg_type t "
+        "on t.oid = a.atttypid where a.attrelid = $1::oid "
         "and a.attnum > 0 and not a.attisdropped order by a.attnum",
         p, 1, true, &res, err);
     if (st != OB_OK)
@@ -212,6 +239,8 @@ static enum ob_status read_columns(struct pg_conn *conn, struct pg_map *map, str
         c->kind = kind_of(ob_pg_i64(res, i, 2), PQgetvalue(res, i, 3)[0], PQgetvalue(res, i, 4)[0]);
         c->not_null = ob_pg_bool(res, i, 5);
         c->has_default = ob_pg_bool(res, i, 6);
+        c->max_chars = ob_pg_i64(res, i, 7);
+        c->padded = ob_pg_i64(res, i, 2) == 1042;
         if (!c->name || !c->type || !c->ident)
             st = no_memory(err);
     }
@@ -288,70 +317,6 @@ static enum ob_status match_columns(struct pg_map *map, struct ob_err *err)
     return OB_OK;
 }
 
-/* Rows are found again by their id: one index probe each, and no other row. */
-static enum ob_status check_key(struct pg_conn *conn, struct pg_map *map, struct ob_err *err)
-{
-    char oid[24];
-    PGresult *res = NULL;
-    snprintf(oid, sizeof(oid), "%lld", (long long)map->oid);
-    const struct pg_param p[] = {PG_TEXT(oid), PG_TEXT(map->col[OB_MAP_ID]->name)};
-    enum ob_status st = ob_pg_query(
-        conn,
-        "select count(*), coalesce(bool_or(i.indnkeyatts = 1 or c.relkind = 'p'), false) from "
-        "pg_index i join pg_class c on c.oid = i.indrelid join pg_attribute a on a.attrelid = "
-        "c.oid "
-        "and a.attnum = i.indkey[0] where i.indrelid = $1::oid and i.indisunique and i.indisvalid "
-        "and i.indpred is null and a.attname = $2",
-        p, 2, true, &res, err);
-    if (st != OB_OK)
-        return st;
-    if (!ob_pg_bool(res, 0, 1))
-        st = ob_err_set(err, OB_FATAL,
-                        "%s has no primary key or unique index on %s: ALTER TABLE %s ADD PRIMARY "
-                        "KEY (%s)",
-                        map->table, map->col[OB_MAP_ID]->ident, map->table,
-                        map->col[OB_MAP_ID]->ident);
-    PQclear(res);
-    return st;
-}
-
-static bool whole_number(const char *text)
-{
-    size_t n = strspn(text, "0123456789");
-    return n > 0 && text[n] == '\0';
-}
-
-/* Of several values the first that fits the column's type. */
-static enum ob_status choose_value(struct pg_map *map, const struct ob_opt_list *list,
-                                   const char *option, const char **out, struct ob_err *err)
-{
-    const struct pg_column *c = map->col[OB_MAP_STATUS];
-    *out = NULL;
-    if (!c || list->n == 0)
-        return OB_OK;
-    for (size_t i = 0; i < list->n; i++) {
-        if (whole_number(list->values[i]) != (c->kind == PG_KIND_INT) && list->n > 1)
-            continue;
-        *out = ob_pg_literal(map->arena, list->values[i]);
-        return *out ? OB_OK : no_memory(err);
-    }
-    return ob_err_set(err, OB_FATAL, "mapping.%s: no value fits column %s, which is %s", option,
-                      c->ident, c->type);
-}
-
-static enum ob_status choose_values(struct pg_map *map, struct ob_err *err)
-{
-    const struct ob_mapping *c = map->conf;
-    enum ob_status st = choose_value(map, &c->pending, "status_pending", &map->v_pending, err);
-    if (st == OB_OK)
-        st = choose_value(map, &c->claimed, "status_claimed", &map->v_claimed, err);
-    if (st == OB_OK)
-        st = choose_value(map, &c->done, "status_done", &map->v_done, err);
-    if (st == OB_OK)
-        st = choose_value(map, &c->failed, "status_failed", &map->v_failed, err);
-    return st;
-}
-
 static void choose_payload(struct pg_map *map)
 {
     static const enum ob_payload_kind kinds[] = {[OB_MAP_PAYLOAD_JSON] = OB_PAYLOAD_JSON,
@@ -366,7 +331,7 @@ static void choose_payload(struct pg_map *map)
                                                           : OB_PAYLOAD_BYTES;
 }
 
-static enum ob_status map_open(struct pg_conn *conn, const struct ob_mapping *conf,
+static enum ob_status map_open(struct pg_session *conn, const struct ob_mapping *conf,
                                const char *pipeline, const char *owner, bool stream,
                                struct pg_map **out, struct ob_err *err)
 {
@@ -382,8 +347,9 @@ static enum ob_status map_open(struct pg_conn *conn, const struct ob_mapping *co
     map->stream = stream;
     map->pipeline = ob_pg_literal(arena, pipeline);
     map->owner = ob_pg_literal(arena, owner ? owner : "");
-    const char *schema = ident(arena, conf->schema), *table = ident(arena, conf->table);
-    map->table = schema && table ? ob_arena_printf(arena, "%s.%s", schema, table) : NULL;
+    const char *table = ident(arena, conf->table);
+    map->schema = ident(arena, conf->schema);
+    map->table = map->schema && table ? ob_arena_printf(arena, "%s.%s", map->schema, table) : NULL;
     if (!map->pipeline || !map->owner || !map->table)
         st = no_memory(err);
     if (st == OB_OK)
@@ -395,9 +361,11 @@ static enum ob_status map_open(struct pg_conn *conn, const struct ob_mapping *co
     if (st == OB_OK)
         st = match_columns(map, err);
     if (st == OB_OK && !stream)
-        st = check_key(conn, map, err);
+        st = ob_pg_map_key(conn, map, err);
     if (st == OB_OK)
-        st = choose_values(map, err);
+        st = ob_pg_map_values(conn, map, err);
+    if (st == OB_OK && !stream)
+        st = ob_pg_map_marks(conn, map, err);
     if (st == OB_OK)
         choose_payload(map);
     if (st == OB_OK && !stream && !ob_pg_map_build(map))
@@ -410,7 +378,7 @@ static enum ob_status map_open(struct pg_conn *conn, const struct ob_mapping *co
     return OB_OK;
 }
 
-enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *conf,
+enum ob_status ob_pg_map_open(struct pg_session *conn, const struct ob_mapping *conf,
                               const char *pipeline, const char *owner, struct pg_map **out,
                               struct ob_err *err)
 {
@@ -418,7 +386,7 @@ enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *con
     return st == OB_OK ? map_open(conn, conf, pipeline, owner, false, out, err) : st;
 }
 
-enum ob_status ob_pg_map_open_stream(struct pg_conn *conn, const struct ob_mapping *conf,
+enum ob_status ob_pg_map_open_stream(struct pg_session *conn, const struct ob_mapping *conf,
                                      const char *pipeline, const char *owner, struct pg_map **out,
                                      struct ob_err *err)
 {

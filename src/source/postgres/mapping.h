@@ -27,9 +27,11 @@ enum pg_kind {
 struct pg_column {
     const char *name;  /* as in the catalog */
     const char *ident; /* "name" */
-    const char *type;  /* as format_type() writes it */
+    const char *type;  /* as format_type() writes it, for a cast that cuts nothing off */
     enum pg_kind kind;
+    int64_t max_chars; /* of varchar(n) and char(n); 0: any number */
     bool not_null, has_default;
+    bool padded; /* char(n): a cast to text takes its spaces off, the stream does not */
 };
 
 enum pg_map_sql {
@@ -40,6 +42,7 @@ enum pg_map_sql {
     PG_MAP_READ,      /* $1 ids: whole events */
     PG_MAP_FETCH,     /* the same, claimed if claims are shown: then also $2 shard, $3 epoch */
     PG_MAP_THERE,     /* $1 ids: places of those whose row is there, ready or not */
+    PG_MAP_STILL,     /* $1 ids: places of those that still may be published */
     PG_MAP_PAYLOAD,   /* $1 id: of one */
     PG_MAP_DONE,      /* $1 ids */
     PG_MAP_RETRY,     /* $1 ids, $2 reasons; "" if nothing is shown */
@@ -81,7 +84,8 @@ struct pg_map {
     const struct ob_mapping *conf;
     const char *pipeline; /* quoted, as all of these are */
     const char *owner;
-    const char *table; /* "schema"."table" */
+    const char *schema; /* "schema" */
+    const char *table;  /* "schema"."table" */
     int64_t oid;
     bool partitioned, row_security;
     bool stream;               /* only read as it is written: no statements, nothing is marked */
@@ -113,11 +117,11 @@ enum ob_status ob_pg_map_check(const struct ob_mapping *conf, struct ob_err *err
 /* Finds the table. OB_FATAL: it is missing, a view, fed by a subscription, without a key, or a
  * column is missing or of a wrong type. pipeline, owner: whose rows; owner may be NULL if nothing
  * is claimed. The map keeps conf. */
-enum ob_status ob_pg_map_open(struct pg_conn *conn, const struct ob_mapping *conf,
+enum ob_status ob_pg_map_open(struct pg_session *conn, const struct ob_mapping *conf,
                               const char *pipeline, const char *owner, struct pg_map **out,
                               struct ob_err *err) OB_MUST_CHECK;
 /* For mode wal: a table whose rows have no state, and need no key. */
-enum ob_status ob_pg_map_open_stream(struct pg_conn *conn, const struct ob_mapping *conf,
+enum ob_status ob_pg_map_open_stream(struct pg_session *conn, const struct ob_mapping *conf,
                                      const char *pipeline, const char *owner, struct pg_map **out,
                                      struct ob_err *err) OB_MUST_CHECK;
 void ob_pg_map_close(struct pg_map *map);
@@ -129,6 +133,13 @@ bool ob_pg_map_event(const struct pg_map *map, const PGresult *res, int row, str
 /* Has it a payload that is not in the row? */
 bool ob_pg_map_event_big(const PGresult *res, int row);
 
+/* mapping_check.c, for ob_pg_map_open(). OB_FATAL: what is wrong, and how to mend it. */
+enum ob_status ob_pg_map_key(struct pg_session *conn, struct pg_map *map,
+                             struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_map_marks(struct pg_session *conn, struct pg_map *map,
+                               struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_map_values(struct pg_session *conn, struct pg_map *map,
+                                struct ob_err *err) OB_MUST_CHECK;
 /* mapping_sql.c, for ob_pg_map_open(). False: no memory. */
 bool ob_pg_map_build(struct pg_map *map) OB_MUST_CHECK;
 /* Text in single quotes, in the arena. NULL: no memory. */

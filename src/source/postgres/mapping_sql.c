@@ -125,11 +125,12 @@ static void build_conditions(struct build *b)
 static void order_each(struct build *b, const char *t, const char *way)
 {
     const char *id = name_of(b, OB_MAP_ID);
-    if (has(b, OB_MAP_ORDER))
-        ob_buf_printf(&b->buf, "%s.%s%s", t, name_of(b, OB_MAP_ORDER), way);
-    else if (has(b, OB_MAP_CREATED))
+    enum ob_map_role first = has(b, OB_MAP_ORDER) ? OB_MAP_ORDER : OB_MAP_CREATED;
+    if (has(b, first) && b->map->col[first]->kind == PG_KIND_TIME)
         ob_buf_printf(&b->buf, "%s.%s%s, %s.cmin::text::bigint%s, %s.ctid%s, %s.%s%s", t,
-                      name_of(b, OB_MAP_CREATED), way, t, way, t, way, t, id, way);
+                      name_of(b, first), way, t, way, t, way, t, id, way);
+    else if (has(b, first))
+        ob_buf_printf(&b->buf, "%s.%s%s", t, name_of(b, first), way);
     else
         ob_buf_printf(&b->buf, "%s.%s%s", t, id, way);
 }
@@ -303,6 +304,9 @@ static void build_list(struct build *b, const char *payload, const char *list)
     if (m->v_failed)
         ob_buf_printf(&b->buf, "when t.%s = %s then 'dead' ", name_of(b, OB_MAP_STATUS),
                       m->v_failed);
+    if (has(b, OB_MAP_STATUS) || m->col[OB_MAP_DONE]->kind == PG_KIND_BOOL) /* no word of it */
+        ob_buf_printf(&b->buf, "when t.%s is null then 'pending' ",
+                      name_of(b, has(b, OB_MAP_STATUS) ? OB_MAP_STATUS : OB_MAP_DONE));
     ob_buf_printf(&b->buf,
                   "else 'published' end from %s t cross join lateral (select %s as p offset 0) x "
                   "left join lateral (select state from outbox.dead where pipeline = %s and ref = "
@@ -330,7 +334,9 @@ static void build_fetch(struct build *b)
                   "select k.i from unnest($1::%s[]) with ordinality as k(id, i) join %s t on t.%s "
                   "= k.id",
                   id->type, m->table, id->ident);
-    m->sql[PG_MAP_THERE] = keep(b);
+    const char *there = m->sql[PG_MAP_THERE] = keep(b);
+    ob_buf_printf(&b->buf, "%s where %s", there, m->ready);
+    m->sql[PG_MAP_STILL] = keep(b);
     if (m->claims) {
         const char *sets = claim_sets(b);
         ob_buf_printf(&b->buf,
@@ -407,6 +413,17 @@ static void add_attempt(struct build *b, const char *by)
     ob_buf_printf(&b->buf, " + %s", by);
 }
 
+/* A reason, as long as its column takes it: one that does not fit would fail the whole settle. */
+static void set_error(struct build *b, const char *value)
+{
+    const struct pg_column *c = b->map->col[OB_MAP_ERROR];
+    const char *cut = value;
+    if (c && c->max_chars > 0)
+        cut = ob_arena_printf(b->map->arena, "left(%s, %lld)", value, (long long)c->max_chars);
+    b->failed = b->failed || !cut;
+    set(b, OB_MAP_ERROR, cut ? cut : "");
+}
+
 static const char *dead_error(struct build *b)
 {
     const struct ob_mapping *c = b->map->conf;
@@ -436,7 +453,7 @@ static void build_dead(struct build *b)
         done_sets(b);
     else
         set(b, OB_MAP_STATUS, m->v_failed ? m->v_failed : m->v_pending ? m->v_pending : "null");
-    set(b, OB_MAP_ERROR, dead_error(b));
+    set_error(b, dead_error(b));
     set(b, OB_MAP_ERROR_AT, "now()");
     unlock(b);
     m->sql[PG_MAP_DEAD] = update(b, "$2::text[], $3::bool[]", "reason, exhausted", m->ours);
@@ -469,7 +486,7 @@ static void build_marks(struct build *b)
 
     add_attempt(b, "1");
     if (m->conf->error_on == OB_MAP_ERROR_RETRY) {
-        set(b, OB_MAP_ERROR, "u.reason");
+        set_error(b, "u.reason");
         set(b, OB_MAP_ERROR_AT, "now()");
     }
     if (m->v_claimed)

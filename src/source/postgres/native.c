@@ -95,7 +95,7 @@ uint64_t ob_pg_event_xid(const PGresult *res, int row, int first)
     return (uint64_t)ob_pg_i64(res, row, first + C_XID);
 }
 
-enum ob_status ob_pg_event_fetch(struct pg_conn *conn, int64_t seq, struct ob_arena *arena,
+enum ob_status ob_pg_event_fetch(struct pg_session *conn, int64_t seq, struct ob_arena *arena,
                                  struct ob_event *ev, struct ob_err *err)
 {
     char number[24];

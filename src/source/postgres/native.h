@@ -29,7 +29,7 @@ bool ob_pg_event_big(const PGresult *res, int row, int first);
 size_t ob_pg_event_size(const PGresult *res, int row, int first); /* of the payload */
 uint64_t ob_pg_event_xid(const PGresult *res, int row, int first);
 /* Fetches such a payload into the arena. OB_AGAIN: the row is gone. */
-enum ob_status ob_pg_event_fetch(struct pg_conn *conn, int64_t seq, struct ob_arena *arena,
+enum ob_status ob_pg_event_fetch(struct pg_session *conn, int64_t seq, struct ob_arena *arena,
                                  struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
 
 #endif

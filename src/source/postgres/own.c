@@ -240,8 +240,13 @@ static enum ob_status make_rows(struct ob_source *s, struct ob_err *err)
     number(shards, s->shards);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards), PG_TEXT(s->reader->name)};
     enum ob_status st = ob_pg_query(
-        &s->sql, "insert into outbox.pipeline (name) values ($1) on conflict do nothing", p, 1,
-        false, NULL, err);
+        &s->sql,
+        s->dlt
+            ? "insert into outbox.pipeline as p (name, dlt) values ($1, true) on conflict (name) "
+              "do update set dlt = true where not p.dlt"
+            : "insert into outbox.pipeline as p (name) values ($1) on conflict (name) do update "
+              "set dlt = false where p.dlt",
+        p, 1, false, NULL, err);
     if (st == OB_OK)
         st = ob_pg_query(
             &s->sql,
@@ -258,17 +263,24 @@ static enum ob_status check_cluster(struct ob_source *s, struct ob_err *err)
     char shard[12];
     PGresult *res = NULL;
     number(shard, s->shard);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard)};
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(s->reader->name)};
     enum ob_status st = ob_pg_query(
         &s->sql,
         "select c.system_id <> n.id or c.db_oid <> n.oid, c.timeline <> n.line, n.id, n.oid::text, "
-        "c.timeline, n.line from outbox.cursor c, (select " PG_CLUSTER
+        "c.timeline, n.line, c.epoch > 0 and (c.mode = 'rows') <> ($3 = 'rows'), c.mode from "
+        "outbox.cursor c, (select " PG_CLUSTER
         ") n(id, oid, line) where c.pipeline = $1 and c.shard = $2::int",
-        p, 2, true, &res, err);
+        p, 3, true, &res, err);
     if (st != OB_OK)
         return st;
     s->moved = PQntuples(res) == 1 && ob_pg_bool(res, 0, 0);
     s->timeline_changed = PQntuples(res) == 1 && ob_pg_bool(res, 0, 1);
+    if (PQntuples(res) == 1 && ob_pg_bool(res, 0, 6)) {
+        struct ob_str was = ob_pg_str(res, 0, 7);
+        ob_log(s->log, OB_LOG_WARN, "source.mode", OB_KS("from", was), OB_KC("to", s->reader->name),
+               OB_KC("error", "a pipeline of this name has read another table: two that run at the "
+                              "same time must have two names"));
+    }
     if (s->moved) {
         const struct pg_param q[] = {PG_TEXT(PQgetvalue(res, 0, 2)),
                                      PG_TEXT(PQgetvalue(res, 0, 3))};
@@ -333,6 +345,27 @@ static enum ob_status write_owner(struct ob_source *s, unsigned old, struct ob_e
     return st;
 }
 
+/* A cursor would pass over rows that row-level security hides, and nobody would ever know. */
+static enum ob_status see_all(struct ob_source *s, struct ob_err *err)
+{
+    PGresult *res = NULL;
+    enum ob_status st =
+        ob_pg_query(&s->sql,
+                    "select c.oid::regclass::text, quote_ident(current_user) from pg_class c where "
+                    "c.relnamespace = 'outbox'::regnamespace and c.relkind in ('r', 'p') and "
+                    "row_security_active(c.oid) limit 1",
+                    NULL, 0, false, &res, err);
+    if (st == OB_OK && PQntuples(res) == 1)
+        st = ob_err_set(err, OB_FATAL,
+                        "row-level security may hide rows of %s from %s, and they would be passed "
+                        "over: ALTER TABLE %s DISABLE ROW LEVEL SECURITY; or ALTER ROLE %s "
+                        "BYPASSRLS;",
+                        PQgetvalue(res, 0, 0), PQgetvalue(res, 0, 1), PQgetvalue(res, 0, 0),
+                        PQgetvalue(res, 0, 1));
+    PQclear(res);
+    return st;
+}
+
 static enum ob_status connect_again(struct ob_source *s, struct ob_err *err)
 {
     if (s->sql.c && PQstatus(s->sql.c) == CONNECTION_OK)
@@ -344,6 +377,19 @@ static enum ob_status connect_again(struct ob_source *s, struct ob_err *err)
     if (st == OB_OK)
         st = ob_pg_schema_need(&s->sql, err);
     return st;
+}
+
+/* The row must not say that the shard runs: it is not ours, or not any more. */
+static enum ob_status write_stopped(struct ob_source *s, struct ob_err *err)
+{
+    char shard[12], epoch[24];
+    number(shard, s->shard);
+    snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
+    return ob_pg_query(&s->sql,
+                       "update outbox.cursor set state = 'stopped', in_flight = 0 where pipeline = "
+                       "$1 and shard = $2::int and epoch = $3::bigint",
+                       p, 3, false, NULL, err);
 }
 
 enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
@@ -364,8 +410,14 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
     bool locked = st == OB_OK;
     if (st == OB_OK)
         st = write_owner(s, old, err);
-    if (st == OB_OK)
-        st = s->reader->start(s, err);
+    if (st == OB_OK) {
+        struct ob_err ignored;
+        st = see_all(s, err);
+        if (st == OB_OK)
+            st = s->reader->start(s, err);
+        if (st != OB_OK && s->sql.c && write_stopped(s, &ignored) != OB_OK)
+            ob_pg_rollback(&s->sql);
+    }
     for (unsigned i = 0; i < held; i++)
         if (i != s->shard || st != OB_OK)
             unlock(s, i);
@@ -460,19 +512,10 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
 
 void ob_pg_disown(struct ob_source *s)
 {
-    char shard[12], epoch[24];
     struct ob_err ignored;
     bool was = s->owned;
     ob_pg_lost(s);
-    number(shard, s->shard);
-    snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
-    if (was && s->sql.c &&
-        ob_pg_query(
-            &s->sql,
-            "update outbox.cursor set state = 'stopped', in_flight = 0 where pipeline = $1 and "
-            "shard = $2::int and epoch = $3::bigint",
-            p, 3, false, NULL, &ignored) != OB_OK)
+    if (was && s->sql.c && write_stopped(s, &ignored) != OB_OK)
         ob_pg_close(&s->sql);
     if (s->locked)
         unlock_all(s);

@@ -76,13 +76,13 @@ struct ob_source {
     const struct pg_reader *reader;
     void *state; /* the reader's */
     void *wal;   /* of mode wal, which has its table's reader beside it: see wal.h */
-    bool accept_loss;
+    bool dlt, accept_loss;
     bool whole; /* no table keeps the events: parked and dead rows have all of them */
     char *pipeline, *owner;
     unsigned shard, shards;
     const struct ob_clock *clock;
     const struct ob_log *log;
-    struct pg_conn sql;
+    struct pg_session sql;
     bool owned;
     bool locked; /* our session may hold the shard's lock */
     int64_t epoch;
@@ -185,7 +185,7 @@ enum ob_status ob_pg_blocked(struct ob_source *s, uint64_t after, uint64_t *dest
                              size_t *n, struct ob_err *err);
 enum ob_status ob_pg_next_due(struct ob_source *s, int64_t *due_ms, struct ob_err *err);
 /* status.c */
-enum ob_status ob_pg_status_native(struct pg_conn *conn, const char *pipeline, int64_t pos,
+enum ob_status ob_pg_status_native(struct pg_session *conn, const char *pipeline, int64_t pos,
                                    struct ob_source_status *out, struct ob_err *err);
 enum ob_status ob_pg_status(struct ob_source *s, struct ob_source_status *out, struct ob_err *err);
 

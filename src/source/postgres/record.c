@@ -13,7 +13,8 @@
 #include <stdlib.h>
 
 #define REASON_MAX 1000
-#define HISTORY_MAX "100" /* attempts; then the oldest is forgotten */
+#define HISTORY_MAX "100"     /* attempts; then the oldest is forgotten */
+#define HISTORY_BYTES "32768" /* then it starts anew with the latest attempt */
 
 enum {
     A_N,
@@ -210,8 +211,9 @@ static enum ob_status draw_numbers(struct record *r, struct ob_err *err)
 /* RFC 3339, UTC, milliseconds. */
 #define PG_NOW "to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')"
 #define HISTORY(old)                                                                               \
-    "case when not t.spent then " old " when jsonb_array_length(" old ") >= " HISTORY_MAX          \
-    " then (" old " - 0) || " ATTEMPT " else " old " || " ATTEMPT " end"
+    "case when not t.spent then " old " when octet_length((" old ")::text) > " HISTORY_BYTES       \
+    " then " ATTEMPT " when jsonb_array_length(" old ") >= " HISTORY_MAX " then (" old             \
+    " - 0) || " ATTEMPT " else " old " || " ATTEMPT " end"
 
 #define NEW_HISTORY HISTORY("'[]'::jsonb")
 #define PARKED_HISTORY HISTORY("p.history")

@@ -323,6 +323,7 @@ static void rows_stop(struct ob_source *s)
     free(r->list.ends);
     free(r->released);
     free(r->last);
+    free(r->refused);
     ob_pg_close(&r->rd);
     ob_pg_map_close(r->map);
     free(r);

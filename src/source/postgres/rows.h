@@ -19,7 +19,7 @@ struct id_list {
 enum rows_asked { ASKED_NOTHING, ASKED_IDS, ASKED_EVENTS };
 
 struct rows_state {
-    struct pg_conn rd;
+    struct pg_session rd;
     struct pg_map *map;
     enum rows_asked asked;
     enum ob_status failed; /* of what is under way */
@@ -48,6 +48,10 @@ struct rows_state {
     bool shown_back;  /* claims were taken back: the sink is down, or we are paused */
     bool lazy_claims; /* some were handed out and are not claimed yet */
     int64_t renew_at, side_at;
+    bool careful;           /* a mark was refused: one by one, until all are taken again */
+    uint64_t (*refused)[2]; /* of the settle under way */
+    size_t n_refused, cap_refused;
+    size_t refusals; /* in a row */
     bool stuck_said;
 };
 

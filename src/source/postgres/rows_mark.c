@@ -3,7 +3,10 @@
  * settle's transaction, claims and releases outside it, all under our epoch.
  *
  * A mark goes by id and "still ours": one that changes no row was overtaken by somebody else's hand
- * and is counted as fenced. */
+ * and is counted as fenced. One that a constraint or a trigger of the table refuses must not stop
+ * its neighbours: the settle is made again row by row, and such a row is left out of passes until
+ * the shard starts anew. The same for one that row-level security or a trigger silently drops
+ * (tests/e2e/test_postgres_rows.py::test_a_row_that_cannot_be_marked). */
 #include "core/utf8.h"
 #include "source/postgres/rows.h"
 
@@ -15,6 +18,7 @@
 #define RELEASE_MAX 1000   /* rows of one statement */
 #define SIDE_EVERY_MS 5000 /* looks whether anything still stands aside */
 #define FOREIGN_MAX 500000 /* other shards' rows that are remembered */
+#define REFUSALS_MAX 100   /* in a row: then no row can be marked, and nothing goes on */
 
 /* Which ops a statement is about. */
 enum which { DONE, RETRIED, BACK, DEAD };
@@ -58,11 +62,62 @@ static size_t fill(struct ob_source *s, const struct ob_settle *settle, enum whi
     return n;
 }
 
+static enum ob_status note_refused(struct ob_source *s, const struct ob_event *ev,
+                                   struct ob_err *err)
+{
+    struct rows_state *r = s->state;
+    struct ob_err why = *err;
+    if (++r->refusals > REFUSALS_MAX)
+        return why.status;
+    if (r->n_refused == r->cap_refused) {
+        size_t cap = r->cap_refused ? r->cap_refused * 2 : 16;
+        uint64_t(*more)[2] = realloc(r->refused, cap * sizeof(*more));
+        if (!more)
+            return ob_err_set(err, OB_RETRY, "no memory");
+        r->refused = more;
+        r->cap_refused = cap;
+    }
+    ob_pg_taken_hash(ev->id, r->refused[r->n_refused++]);
+    ob_log(s->log, OB_LOG_ERROR, "source.refused", OB_KS("event", ev->id),
+           OB_KC("error", why.text));
+    return OB_OK;
+}
+
+static const struct ob_event *nth(const struct ob_settle *settle, enum which which, int64_t place)
+{
+    for (size_t i = 0; i < settle->n; i++)
+        if (is(&settle->ops[i], which) && --place == 0)
+            return settle->ops[i].event;
+    return NULL;
+}
+
+/* Of marks that changed nothing most were overtaken. A row that still waits was not: the server
+ * threw the mark away without a word, and would be given the same row for ever. */
+static enum ob_status look_for_ignored(struct ob_source *s, const struct ob_settle *settle,
+                                       enum which which, size_t *fenced, struct ob_err *err)
+{
+    const struct rows_state *r = s->state;
+    PGresult *res = NULL;
+    const struct pg_param p[] = {PG_TEXT(ob_buf_z(&s->array[0]))};
+    enum ob_status st = ob_pg_query(&s->sql, r->map->sql[PG_MAP_STILL], p, 1, true, &res, err);
+    for (int i = 0; st == OB_OK && i < PQntuples(res); i++) {
+        const struct ob_event *ev = nth(settle, which, ob_pg_i64(res, i, 0));
+        ob_err_set(err, OB_REJECT,
+                   "a mark has not changed the row, which still waits: is it hidden from updates "
+                   "by row-level security, or does a trigger throw the change away?");
+        if (ev)
+            st = note_refused(s, ev, err);
+        *fenced -= *fenced > 0;
+    }
+    PQclear(res);
+    return st;
+}
+
 static enum ob_status mark_some(struct ob_source *s, const struct ob_settle *settle,
                                 enum which which, enum pg_map_sql sql, size_t *fenced,
                                 struct ob_err *err)
 {
-    const struct rows_state *r = s->state;
+    struct rows_state *r = s->state;
     char shard[12], epoch[24];
     PGresult *res = NULL;
     if (!*r->map->sql[sql])
@@ -86,9 +141,13 @@ static enum ob_status mark_some(struct ob_source *s, const struct ob_settle *set
     enum ob_status st =
         ob_pg_query(&s->sql, r->map->sql[sql], p[which], n_params[which], false, &res, err);
     size_t changed = st == OB_OK ? (size_t)strtoull(PQcmdTuples(res), NULL, 10) : 0;
+    if (changed > 0)
+        r->refusals = 0;
     if (st == OB_OK && changed < n && which != BACK)
         *fenced += n - changed;
     PQclear(res);
+    if (st == OB_OK && changed < n && (which == DONE || (which == DEAD && r->map->dead_hides)))
+        st = look_for_ignored(s, settle, which, fenced, err);
     return st;
 }
 
@@ -106,21 +165,63 @@ static enum ob_status count_fenced(struct ob_source *s, size_t n, struct ob_err 
                        p, 3, false, NULL, err);
 }
 
+static const struct {
+    enum which which;
+    enum pg_map_sql sql;
+} steps[] = {
+    {DONE, PG_MAP_DONE}, {RETRIED, PG_MAP_RETRY}, {BACK, PG_MAP_BACK}, {DEAD, PG_MAP_DEAD}};
+
+static enum ob_status mark_ops(struct ob_source *s, const struct ob_settle *settle, size_t *fenced,
+                               struct ob_err *err)
+{
+    enum ob_status st = OB_OK;
+    for (size_t i = 0; st == OB_OK && i < sizeof(steps) / sizeof(steps[0]); i++)
+        st = mark_some(s, settle, steps[i].which, steps[i].sql, fenced, err);
+    return st;
+}
+
+/* Each in a transaction of its own inside the settle's. */
+static enum ob_status mark_each(struct ob_source *s, const struct ob_settle *settle, size_t *fenced,
+                                struct ob_err *err)
+{
+    enum ob_status st = OB_OK;
+    for (size_t i = 0; st == OB_OK && i < settle->n; i++) {
+        struct ob_settle one = *settle;
+        struct ob_err gone;
+        one.ops = &settle->ops[i];
+        one.n = 1;
+        st = ob_pg_exec(&s->sql, "savepoint row", err);
+        if (st == OB_OK)
+            st = mark_ops(s, &one, fenced, err);
+        if (st == OB_OK)
+            st = ob_pg_exec(&s->sql, "release row", err);
+        else if (st == OB_REJECT && ob_pg_exec(&s->sql, "rollback to row", &gone) == OB_OK)
+            st = note_refused(s, one.ops->event, err);
+    }
+    return st;
+}
+
 enum ob_status ob_pg_rows_mark(struct ob_source *s, const struct ob_settle *settle,
                                struct ob_err *err)
 {
-    static const struct {
-        enum which which;
-        enum pg_map_sql sql;
-    } steps[] = {
-        {DONE, PG_MAP_DONE}, {RETRIED, PG_MAP_RETRY}, {BACK, PG_MAP_BACK}, {DEAD, PG_MAP_DEAD}};
+    struct rows_state *r = s->state;
     size_t fenced = 0;
-    enum ob_status st = OB_OK;
-    for (size_t i = 0; st == OB_OK && i < sizeof(steps) / sizeof(steps[0]); i++)
-        st = mark_some(s, settle, steps[i].which, steps[i].sql, &fenced, err);
+    bool careful = r->careful;
+    r->n_refused = 0;
+    enum ob_status st =
+        careful ? mark_each(s, settle, &fenced, err) : mark_ops(s, settle, &fenced, err);
+    r->careful = st == OB_REJECT || (careful && (st != OB_OK || r->n_refused > 0));
     if (st == OB_OK && fenced > 0)
         st = count_fenced(s, fenced, err);
     return st;
+}
+
+static bool was_refused(const struct rows_state *r, const uint64_t hash[2])
+{
+    for (size_t i = 0; i < r->n_refused; i++)
+        if (r->refused[i][0] == hash[0] && r->refused[i][1] == hash[1])
+            return true;
+    return false;
 }
 
 /* A pass that is under way may have a snapshot from before the commit: what was settled meanwhile
@@ -135,17 +236,18 @@ void ob_pg_rows_settled(struct ob_source *s, const struct ob_settle *settle)
         uint64_t hash[2];
         ob_pg_taken_hash(op->event->id, hash);
         struct taken *t = ob_pg_taken_find(&r->taken, hash);
+        bool refused = r->n_refused > 0 && was_refused(r, hash);
         if (op->kind != OB_SETTLE_PUBLISHED)
             r->side = true;
-        if (t && !passing)
+        if (t && !passing && !refused)
             ob_pg_taken_remove(&r->taken, t);
-        if (!passing)
+        if (!passing && !refused)
             continue;
         if (!t)
             t = ob_pg_taken_add(&r->taken, hash); /* a drained one */
         if (t) {
             r->taken.n_foreign -= t->state == TAKEN_FOREIGN;
-            t->state = TAKEN_SETTLED;
+            t->state = refused ? TAKEN_REFUSED : TAKEN_SETTLED;
         }
     }
 }

@@ -7,7 +7,15 @@
 
 #define APPLY "run `outbox schema --apply`"
 
-enum ob_status ob_pg_schema_version(struct pg_conn *conn, unsigned *version, struct ob_err *err)
+static enum ob_status no_right(const struct pg_session *conn, struct ob_err *err)
+{
+    return ob_err_set(err, OB_FATAL,
+                      "user %s may not use the schema outbox: GRANT outbox_relay TO \"%s\"; for a "
+                      "person outbox_operator",
+                      PQuser(conn->c), PQuser(conn->c));
+}
+
+enum ob_status ob_pg_schema_version(struct pg_session *conn, unsigned *version, struct ob_err *err)
 {
     PGresult *res = NULL;
     enum ob_status st = ob_pg_query(
@@ -15,6 +23,8 @@ enum ob_status ob_pg_schema_version(struct pg_conn *conn, unsigned *version, str
         "select to_regnamespace('outbox') is not null, to_regclass('outbox.meta') is not null and "
         "to_regclass('outbox.cursor') is not null",
         NULL, 0, true, &res, err);
+    if (st == OB_FATAL && strstr(err->text, "42501"))
+        return no_right(conn, err);
     if (st != OB_OK)
         return st;
     bool schema = ob_pg_bool(res, 0, 0), ours = ob_pg_bool(res, 0, 1);
@@ -27,6 +37,8 @@ enum ob_status ob_pg_schema_version(struct pg_conn *conn, unsigned *version, str
     if (ours)
         st = ob_pg_query(conn, "select value from outbox.meta where name = 'version'", NULL, 0,
                          true, &res, err);
+    if (st == OB_FATAL && strstr(err->text, "42501"))
+        return no_right(conn, err);
     if (st != OB_OK)
         return st;
     long v = res && PQntuples(res) == 1 ? strtol(PQgetvalue(res, 0, 0), NULL, 10) : 0;
@@ -44,7 +56,7 @@ enum ob_status ob_pg_schema_version(struct pg_conn *conn, unsigned *version, str
     return OB_OK;
 }
 
-enum ob_status ob_pg_schema_need(struct pg_conn *conn, struct ob_err *err)
+enum ob_status ob_pg_schema_need(struct pg_session *conn, struct ob_err *err)
 {
     unsigned version = 0;
     enum ob_status st = ob_pg_schema_version(conn, &version, err);
@@ -59,7 +71,7 @@ enum ob_status ob_pg_schema_need(struct pg_conn *conn, struct ob_err *err)
     return OB_OK;
 }
 
-static enum ob_status apply(struct pg_conn *conn, unsigned from, struct ob_err *err)
+static enum ob_status apply(struct pg_session *conn, unsigned from, struct ob_err *err)
 {
     char sql[160];
     enum ob_status st = OB_OK;
@@ -77,7 +89,7 @@ static enum ob_status apply(struct pg_conn *conn, unsigned from, struct ob_err *
     return ob_pg_exec(conn, sql, err);
 }
 
-enum ob_status ob_pg_schema_migrate(struct pg_conn *conn, bool dry, struct ob_buf *out,
+enum ob_status ob_pg_schema_migrate(struct pg_session *conn, bool dry, struct ob_buf *out,
                                     unsigned *changed, struct ob_err *err)
 {
     unsigned version = 0;

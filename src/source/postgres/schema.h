@@ -18,13 +18,13 @@ static inline unsigned ob_pg_schema_newest(void)
 }
 
 /* 0: there is none. OB_FATAL: a schema of that name is not ours, or newer than this program. */
-enum ob_status ob_pg_schema_version(struct pg_conn *conn, unsigned *version,
+enum ob_status ob_pg_schema_version(struct pg_session *conn, unsigned *version,
                                     struct ob_err *err) OB_MUST_CHECK;
 /* OB_FATAL unless it is there and the newest, with the fix. */
-enum ob_status ob_pg_schema_need(struct pg_conn *conn, struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_schema_need(struct pg_session *conn, struct ob_err *err) OB_MUST_CHECK;
 /* Applies what is missing, in one transaction; several at once wait for each other. dry: only
  * writes one line per migration into out. */
-enum ob_status ob_pg_schema_migrate(struct pg_conn *conn, bool dry, struct ob_buf *out,
+enum ob_status ob_pg_schema_migrate(struct pg_session *conn, bool dry, struct ob_buf *out,
                                     unsigned *changed, struct ob_err *err) OB_MUST_CHECK;
 void ob_pg_schema_print(struct ob_buf *out);
 

@@ -67,7 +67,10 @@ static enum ob_status create(struct ob_admin *a, const char *sql, struct ob_err 
 static enum ob_status look(struct ob_admin *a, struct ob_buf *out, struct ob_err *err)
 {
     struct pg_map *map = NULL;
-    enum ob_status st = ob_pg_map_open(&a->db, &a->conf->mapping, a->pipeline, NULL, &map, err);
+    enum ob_status st =
+        ob_pg_admin_mapped(a)
+            ? ob_pg_map_open(&a->db, &a->conf->mapping, a->pipeline, NULL, &map, err)
+            : ob_pg_map_open_stream(&a->db, &a->conf->mapping, a->pipeline, NULL, &map, err);
     if (st == OB_OK)
         ob_buf_printf(out, "%s is there, and its columns fit\n", map->table);
     ob_pg_map_close(map);
@@ -79,7 +82,7 @@ enum ob_status ob_pg_profile_apply(struct ob_admin *a, const char *name, bool dr
 {
     const char *sql = find(name);
     bool there = false;
-    if (!sql || !ob_pg_admin_mapped(a))
+    if (!sql || !a->conf->mapping.table)
         return ob_err_set(err, OB_REJECT, "there is no table of a profile '%.64s'", name);
     enum ob_status st = ob_pg_admin_connect(a, err);
     if (st == OB_OK)

@@ -20,7 +20,7 @@
     "where p.pipeline = " pipeline " order by p.n limit 1)) o)"
 #define SOME(pos) "exists (select 1 from outbox.event where seq > (" pos ") limit 1)"
 
-static enum ob_status side_tables(struct pg_conn *conn, const char *pipeline,
+static enum ob_status side_tables(struct pg_session *conn, const char *pipeline,
                                   struct ob_source_status *out, struct ob_err *err)
 {
     PGresult *res = NULL;
@@ -41,7 +41,7 @@ static enum ob_status side_tables(struct pg_conn *conn, const char *pipeline,
 }
 
 /* With several shards each has its own part of the side tables. */
-static enum ob_status count_shard(struct pg_conn *conn, const char *pipeline, unsigned shard,
+static enum ob_status count_shard(struct pg_session *conn, const char *pipeline, unsigned shard,
                                   unsigned shards, struct ob_source_status *out, struct ob_err *err)
 {
     char no[12], of[12], max[12];
@@ -66,7 +66,7 @@ static enum ob_status count_shard(struct pg_conn *conn, const char *pipeline, un
     return st;
 }
 
-enum ob_status ob_pg_status_native(struct pg_conn *conn, const char *pipeline, int64_t pos,
+enum ob_status ob_pg_status_native(struct pg_session *conn, const char *pipeline, int64_t pos,
                                    struct ob_source_status *out, struct ob_err *err)
 {
     char text[24];

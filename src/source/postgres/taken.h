@@ -12,6 +12,7 @@ enum taken_state {
     TAKEN_OURS,    /* in the window */
     TAKEN_SETTLED, /* settled while a pass was under way, whose snapshot may be older */
     TAKEN_FOREIGN, /* another shard's */
+    TAKEN_REFUSED, /* settled, and the server did not let us mark it */
 };
 
 struct taken {

@@ -15,202 +15,6 @@
 
 #define ASK_MS 100
 
-/* ---- start ---- */
-
-/* What our row and the server say. */
-struct standing {
-    bool lsn;     /* the row has a position of a stream */
-    bool was;     /* it had one before */
-    bool at_rest; /* the table's cursor is not inside a pass */
-    struct wal_pos pos;
-    char mark[160];
-    uint64_t now; /* the WAL's end */
-};
-
-static enum ob_status load(struct ob_source *s, struct standing *out, struct ob_err *err)
-{
-    struct wal_state *w = wal_of(s);
-    char shard[12];
-    PGresult *res = NULL;
-    snprintf(shard, sizeof(shard), "%u", s->shard);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard)};
-    enum ob_status st = ob_pg_query(
-        &s->sql,
-        "select coalesce(lsn, '0/0'), rows_done, lsn is not null, wal, late_snap is null and "
-        "adopt_pos is null, snap::text, pg_current_wal_insert_lsn(), system_id, timeline from "
-        "outbox.cursor where pipeline = $1 and shard = $2::int",
-        p, 2, true, &res, err);
-    if (st != OB_OK)
-        return st;
-    if (PQntuples(res) != 1) {
-        PQclear(res);
-        return ob_err_set(err, OB_RETRY, "outbox.cursor has lost its row");
-    }
-    *out = (struct standing){
-        .pos = {(uint64_t)ob_pg_i64(res, 0, 0), (uint64_t)ob_pg_i64(res, 0, 1)},
-        .lsn = ob_pg_bool(res, 0, 2),
-        .was = !ob_pg_null(res, 0, 3),
-        .at_rest = ob_pg_bool(res, 0, 4),
-        .now = (uint64_t)ob_pg_i64(res, 0, 6),
-    };
-    struct ob_str mark = ob_pg_str(res, 0, 3), snap = ob_pg_str(res, 0, 5);
-    struct ob_str system = ob_pg_str(res, 0, 7);
-    char *text = malloc(snap.n + 1);
-    snprintf(out->mark, sizeof(out->mark), "%.*s", OB_STR_ARG(mark));
-    snprintf(w->system_id, sizeof(w->system_id), "%.*s", OB_STR_ARG(system));
-    w->timeline = ob_pg_i64(res, 0, 8);
-    if (text) {
-        memcpy(text, snap.p, snap.n);
-        text[snap.n] = '\0';
-        const char *xmax = strchr(text, ':');
-        w->seen = ob_pg_snap_new(text);
-        w->seen_xmax = xmax ? strtoull(xmax + 1, NULL, 10) : 0;
-    }
-    free(text);
-    PQclear(res);
-    return w->seen ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
-}
-
-/* Why the stream cannot go on where the row stands; NULL: it can. */
-static const char *gap(const struct ob_source *s, const struct standing *at,
-                       const struct wal_slot *slot)
-{
-    const struct wal_state *w = wal_of(s);
-    if (!at->lsn)
-        return at->was ? "the stream was given up" : "there is no slot yet";
-    if (s->moved)
-        return "the position is of another cluster";
-    if (s->timeline_changed)
-        return "the server was promoted or restored";
-    if (w->table_reader && !w->rows && !at->at_rest)
-        return "the table is not read up";
-    if (!slot->there)
-        return "the slot is gone";
-    if (!slot->ours)
-        return "the slot is of another kind";
-    if (slot->lost)
-        return "the server has given up the slot's WAL (max_slot_wal_keep_size)";
-    if (slot->confirmed > at->pos.lsn)
-        return "the slot was moved by somebody else";
-    if (ob_pg_wal_table_name(s) && strcmp(at->mark, w->mark) != 0)
-        return "the publication was changed";
-    if (!w->table_reader)
-        return NULL;
-    if (s->conf->wal_budget > 0 && slot->retained > s->conf->wal_budget)
-        return "the slot is over wal_budget";
-    if (s->conf->catch_up > 0 && at->now > at->pos.lsn &&
-        at->now - at->pos.lsn > (uint64_t)s->conf->catch_up)
-        return "the stream is farther behind than catch_up";
-    return NULL;
-}
-
-/* Without a table what the slot lost is lost: never without a word from a person. */
-static enum ob_status lost(struct ob_source *s, const struct standing *at, const char *why,
-                           struct ob_err *err)
-{
-    char from[PGO_LSN_TEXT], to[PGO_LSN_TEXT];
-    ob_pgo_lsn_format(at->pos.lsn, from);
-    ob_pgo_lsn_format(at->now, to);
-    if (!s->accept_loss)
-        return ob_err_set(err, OB_FATAL,
-                          "%s: events that were written from LSN %s to %s are lost; `outbox run "
-                          "--accept-loss` goes on behind them",
-                          why, at->lsn ? from : "(unknown)", to);
-    ob_log(s->log, OB_LOG_ERROR, "wal.loss", OB_KC("error", why),
-           OB_KC("from", at->lsn ? from : "unknown"), OB_KC("to", to));
-    return OB_OK;
-}
-
-static enum ob_status choose(struct ob_source *s, struct ob_err *err)
-{
-    struct wal_state *w = wal_of(s);
-    struct standing at;
-    struct wal_slot slot;
-    enum ob_status st = load(s, &at, err);
-    if (st == OB_OK)
-        st = ob_pg_wal_slot(s, &slot, err);
-    if (st != OB_OK)
-        return st;
-    const char *why = gap(s, &at, &slot);
-    if (why || w->rows || !w->table_reader) { /* only the cursor of the native table has seen any */
-        ob_pg_snap_unref(w->seen);
-        w->seen = NULL;
-        w->seen_xmax = 0;
-    }
-    if (!why) {
-        w->phase = WAL_STREAM;
-        w->durable = w->read = w->reached = at.pos;
-        w->check_all = w->rows;
-    }
-    if (!why && !w->rows)
-        return ob_pg_wal_recorded(s, err);
-    if (!why)
-        return OB_OK;
-    w->phase = WAL_TABLE;
-    if (!w->table_reader)
-        return at.was ? lost(s, &at, why, err) : OB_OK;
-    ob_log(s->log, at.was ? OB_LOG_WARN : OB_LOG_INFO, "wal.table", OB_KC("reason", why));
-    return w->rows ? OB_OK : w->table_reader->start(s, err);
-}
-
-/* A table with state columns has the reader of mode rows beside the stream. */
-static enum ob_status open_map(struct ob_source *s, struct ob_err *err)
-{
-    struct wal_state *w = wal_of(s);
-    enum ob_status st = OB_OK;
-    if (w->rows && s->shards > 1)
-        return ob_err_set(err, OB_FATAL,
-                          "mode wal of a table with state columns has one shard: shards: 1, or "
-                          "mode: rows");
-    if (w->rows)
-        st = ob_pg_rows.start(s, err);
-    if (st == OB_OK && w->rows) {
-        w->map = ((struct rows_state *)s->state)->map;
-        ob_arena_ref(w->map->arena);
-    } else if (st == OB_OK) {
-        st = ob_pg_map_open_stream(&s->sql, &s->conf->mapping, s->pipeline, s->owner, &w->map, err);
-    }
-    if (st != OB_OK)
-        return st;
-    w->more_at = calloc(w->map->n_more + 1, sizeof(*w->more_at));
-    return w->more_at ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
-}
-
-static enum ob_status wal_start(struct ob_source *s, struct ob_err *err)
-{
-    struct wal_state *w = calloc(1, sizeof(*w));
-    if (!w)
-        return ob_err_set(err, OB_DOWN, "no memory");
-    s->wal = w;
-    enum ob_status st = OB_OK;
-    w->rows = s->reader == &ob_pg_wal_rows;
-    s->whole = !w->rows && (s->conf->message_prefix[0] || s->conf->mapping.table);
-    if (s->conf->message_prefix[0] && s->conf->mapping.table)
-        st = ob_err_set(err, OB_FATAL, "message_prefix and mapping exclude each other");
-    else if (s->conf->mapping.table)
-        st = open_map(s, err);
-    if (st != OB_OK)
-        return st;
-    w->table_reader = s->whole ? NULL : w->rows ? &ob_pg_rows : &ob_pg_log;
-    w->room = malloc(sizeof(*w->room));
-    w->events = malloc((size_t)s->conf->page * sizeof(*w->events));
-    if (!w->room || !w->events)
-        return ob_err_set(err, OB_DOWN, "no memory");
-    w->wait_visible = s->conf->wait_visible != PG_WAIT_OFF; /* until the first tick knows better */
-    st = ob_pg_wal_names(s, err);
-    /* On this server's disk before the server is told: `local`, because that is where the slot is,
-     * and because a stand-by that is away must not stop us. */
-    if (st == OB_OK)
-        st = ob_pg_exec(&s->sql, "set synchronous_commit = local", err);
-    if (st == OB_OK)
-        st = ob_pg_wal_publication(s, err);
-    if (st == OB_OK)
-        st = choose(s, err);
-    if (st == OB_OK && wal_of(s)->phase == WAL_TABLE)
-        ob_pg_wal_drop_others(s);
-    return st;
-}
-
 static void wal_stop(struct ob_source *s)
 {
     struct wal_state *w = wal_of(s);
@@ -458,7 +262,7 @@ static enum ob_status wal_status(struct ob_source *s, struct ob_source_status *o
 const struct pg_reader ob_pg_wal = {
     .name = "wal",
     .log = true,
-    .start = wal_start,
+    .start = ob_pg_wal_start,
     .stop = wal_stop,
     .wait_fd = wal_wait_fd,
     .wake_at = wal_wake_at,
@@ -498,7 +302,7 @@ static enum ob_status rows_status(struct ob_source *s, struct ob_source_status *
 const struct pg_reader ob_pg_wal_rows = {
     .name = "wal",
     .log = false,
-    .start = wal_start,
+    .start = ob_pg_wal_start,
     .stop = wal_stop,
     .wait_fd = wal_wait_fd,
     .wake_at = wal_wake_at,

@@ -86,7 +86,7 @@ struct wal_state {
     uint64_t handed;         /* the last one that became a claimed event */
 
     /* the connection */
-    struct pg_conn repl;
+    struct pg_session repl;
     bool streaming;
     struct wal_pos resume; /* where this connection goes on: `read` when it was opened */
     uint64_t target;       /* where the server stood then: what was there before we came */
@@ -156,6 +156,9 @@ static inline bool wal_behind(struct wal_pos a, struct wal_pos b)
 {
     return a.lsn < b.lsn || (a.lsn == b.lsn && a.rows < b.rows);
 }
+
+/* wal_start.c */
+enum ob_status ob_pg_wal_start(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 
 /* wal_slot.c */
 enum ob_status ob_pg_wal_names(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;

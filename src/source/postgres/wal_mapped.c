@@ -58,6 +58,15 @@ static int64_t time_us(const struct pgo_value *v)
     return ob_rfc3339_parse(text, n, &us) == 0 ? us : 0;
 }
 
+/* As SQL shows it: else the same row would have another id and another key by stream and by table.
+ */
+static struct ob_str unpadded(const struct pg_column *c, struct ob_str v)
+{
+    while (c && c->padded && v.n > 0 && v.p[v.n - 1] == ' ')
+        v.n--;
+    return v;
+}
+
 static bool fill_cols(const struct wal_state *w, const struct pgo_msg *row, struct ob_arena *arena,
                       struct ob_event *ev)
 {
@@ -70,7 +79,8 @@ static bool fill_cols(const struct wal_state *w, const struct pgo_msg *row, stru
     ev->n_cols = map->n_more;
     for (size_t i = 0; i < map->n_more; i++) {
         const struct pgo_value *v = value(row, w->more_at[i]);
-        struct ob_col c = {.name = ob_str_c(map->more[i]->name), .value = v->v};
+        struct ob_col c = {.name = ob_str_c(map->more[i]->name),
+                           .value = unpadded(map->more[i], v->v)};
         switch (map->more[i]->kind) {
         case PG_KIND_INT:
         case PG_KIND_NUMBER:
@@ -98,7 +108,7 @@ static bool fill_cols(const struct wal_state *w, const struct pgo_msg *row, stru
 static struct ob_str text(const struct wal_state *w, const struct pgo_msg *row,
                           enum ob_map_role role)
 {
-    return value(row, w->map_at[role])->v;
+    return unpadded(w->map->col[role], value(row, w->map_at[role])->v);
 }
 
 static bool payload(const struct wal_state *w, const struct pgo_msg *row, struct ob_arena *arena,

@@ -135,20 +135,21 @@ static enum ob_status check_publication(struct ob_source *s, struct ob_err *err)
         p, 2, true, &res, err);
     if (st != OB_OK)
         return st;
-    const char *what = NULL;
+    const char *what = NULL, *how = NULL, *of = "";
     if (PQntuples(res) == 0)
         st = OB_AGAIN;
     else if (table && !ob_pg_bool(res, 0, 0))
-        what = "does not publish inserts: ALTER PUBLICATION … SET (publish = 'insert')";
+        what = "does not publish inserts", how = "SET (publish = 'insert')";
     else if (table && !ob_pg_bool(res, 0, 1) && (!w->map || w->map->partitioned))
-        what = "names partitions in place of the table: ALTER PUBLICATION … SET "
-               "(publish_via_partition_root = true)";
+        what = "names partitions in place of the table",
+        how = "SET (publish_via_partition_root = true)";
     else if (table && !ob_pg_bool(res, 0, 2))
-        what = "does not have the table: ALTER PUBLICATION … ADD TABLE";
+        what = "does not have the table", how = "ADD TABLE ", of = table;
     else if (table && ob_pg_bool(res, 0, 3))
-        what = "has a filter of rows or columns: ALTER PUBLICATION … SET TABLE";
+        what = "has a filter of rows or columns", how = "SET TABLE ", of = table;
     if (what)
-        st = ob_err_set(err, OB_FATAL, "publication %s %s", w->publication, what);
+        st = ob_err_set(err, OB_FATAL, "publication %s %s: ALTER PUBLICATION \"%s\" %s%s;",
+                        w->publication, what, w->publication, how, of);
     else if (st == OB_OK)
         snprintf(w->mark, sizeof(w->mark), "%s", PQgetvalue(res, 0, 4));
     PQclear(res);

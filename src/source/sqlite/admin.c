@@ -303,6 +303,7 @@ const struct ob_source_admin ob_sqlite_admin = {
     .events = ob_sqlite_events,
     .dead_list = ob_sqlite_dead_list,
     .dead_do = ob_sqlite_dead_do,
+    .dlt_done = ob_sqlite_dlt_done,
     .pause = pause_pipeline,
     .status = status,
 };

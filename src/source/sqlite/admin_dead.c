@@ -2,9 +2,12 @@
 /* admin_dead - dead events: listed, retried, discarded. A retried one goes back among the parked
  * with its own number, so that within a key the order stays what it was (test: "dead retry keeps
  * the order of a key"). */
+#include "core/json.h"
 #include "source/sqlite/sqlite.h"
 
 #include <stdlib.h>
+
+#define RELAY_BUSY_MS 250
 
 /* The dead events that the filter names, lowest number first. */
 static enum ob_status prepare(struct ob_admin *a, const char *columns, const struct ob_filter *f,
@@ -22,6 +25,12 @@ static enum ob_status prepare(struct ob_admin *a, const char *columns, const str
     ob_sqlite_filter_sql(&sql, f, "d", "d.key", "d.at");
     if (f->reason)
         ob_buf_c(&sql, " AND outbox_glob(:reason, d.error)");
+    if (f->dlt)
+        ob_buf_c(&sql,
+                 " AND d.n IN (SELECT q.n FROM outbox_dlt AS q WHERE q.pipeline = :pipeline)");
+    if (f->n_not_to > 0)
+        ob_buf_c(&sql,
+                 " AND coalesce(d.destination, '') NOT IN (SELECT value FROM json_each(:not))");
     ob_buf_c(&sql, " ORDER BY d.n LIMIT :limit");
     rc = sqlite3_prepare_v2(a->db.h, ob_buf_z(&sql), -1, &st, NULL);
     ob_buf_clear(&sql);
@@ -31,6 +40,13 @@ static enum ob_status prepare(struct ob_admin *a, const char *columns, const str
     ob_sqlite_bind_str(st, sqlite3_bind_parameter_index(st, ":pipeline"), ob_str_c(a->pipeline));
     sqlite3_bind_int64(st, sqlite3_bind_parameter_index(st, ":limit"),
                        f->limit ? (int64_t)f->limit : -1);
+    if (f->n_not_to > 0) {
+        ob_buf_init(&sql, 0);
+        ob_json_texts(&sql, f->not_to, f->n_not_to);
+        sqlite3_bind_text(st, sqlite3_bind_parameter_index(st, ":not"), ob_buf_z(&sql), -1,
+                          SQLITE_TRANSIENT);
+        ob_buf_clear(&sql);
+    }
     *out = st;
     return OB_OK;
 }
@@ -201,4 +217,34 @@ enum ob_status ob_sqlite_dead_do(struct ob_admin *a, enum ob_dead_action action,
     ob_sqlite_rollback(&a->db);
     free(m.of);
     return st;
+}
+
+/* On the relay's own thread: the lock is waited for no longer than a relay may. */
+enum ob_status ob_sqlite_dlt_done(struct ob_admin *a, const int64_t *numbers, size_t n,
+                                  struct ob_err *err)
+{
+    sqlite3_stmt *st = NULL;
+    enum ob_status ret = ob_sqlite_admin_need(a, err);
+
+    if (ret != OB_OK)
+        return ret;
+    sqlite3_busy_timeout(a->db.h, RELAY_BUSY_MS);
+    ret = ob_sqlite_begin(&a->db, err);
+    if (ret == OB_OK &&
+        sqlite3_prepare_v2(a->db.h, "DELETE FROM outbox_dlt WHERE pipeline = ?1 AND n = ?2", -1,
+                           &st, NULL) != SQLITE_OK)
+        ret = ob_sqlite_fail(err, a->db.h, sqlite3_errcode(a->db.h), "marking dead letters");
+    for (size_t i = 0; i < n && ret == OB_OK; i++) {
+        ob_sqlite_bind_str(st, 1, ob_str_c(a->pipeline));
+        sqlite3_bind_int64(st, 2, numbers[i]);
+        int rc = sqlite3_step(st);
+        if (rc != SQLITE_DONE)
+            ret = ob_sqlite_fail(err, a->db.h, rc, "marking dead letters");
+        sqlite3_reset(st);
+    }
+    sqlite3_finalize(st);
+    if (ret == OB_OK)
+        ret = ob_sqlite_commit(&a->db, err);
+    ob_sqlite_rollback(&a->db);
+    return ret;
 }

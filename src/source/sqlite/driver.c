@@ -55,6 +55,7 @@ static enum ob_status sqlite_open(const struct ob_source_env *env, const void *c
     s->wake = (struct wake){.ep = -1, .in = -1, .timer = -1, .wal_wd = -1, .dir_wd = -1};
     s->shard = env->shard;
     s->shards = env->shards;
+    s->dlt = env->dlt;
     s->clock = env->clock ? env->clock : &ob_clock_system;
     s->log = env->log;
     s->busy_ms = c->busy_ms > 0 ? c->busy_ms : 250;

@@ -225,8 +225,12 @@ static enum ob_status load_cursor(struct ob_source *s, struct ob_err *err)
 
 static enum ob_status raise_epoch(struct ob_source *s, const struct takeover *t, struct ob_err *err)
 {
-    enum ob_status st =
-        once(s, "INSERT INTO outbox_pipeline (name) VALUES (?1) ON CONFLICT DO NOTHING", err);
+    enum ob_status st = once(s,
+                             s->dlt ? "INSERT INTO outbox_pipeline (name, dlt) VALUES (?1, 1)"
+                                      " ON CONFLICT DO UPDATE SET dlt = 1 WHERE dlt <> 1"
+                                    : "INSERT INTO outbox_pipeline (name) VALUES (?1)"
+                                      " ON CONFLICT DO UPDATE SET dlt = 0 WHERE dlt <> 0",
+                             err);
 
     if (st == OB_OK && changes_shards(s, t))
         st = ob_sqlite_reshard(s, err);

@@ -174,6 +174,7 @@ struct ob_source {
     struct db db;
     char *path, *pipeline, *owner;
     unsigned shard, shards;
+    bool dlt;
     int64_t busy_ms;
     const struct ob_clock *clock;
     const struct ob_log *log;
@@ -309,6 +310,8 @@ enum ob_status ob_sqlite_events(struct ob_admin *a, const struct ob_filter *f, b
                                 ob_event_fn *fn, void *user, struct ob_err *err);
 enum ob_status ob_sqlite_dead_list(struct ob_admin *a, const struct ob_filter *f, bool full,
                                    ob_dead_fn *fn, void *user, struct ob_err *err);
+enum ob_status ob_sqlite_dlt_done(struct ob_admin *a, const int64_t *numbers, size_t n,
+                                  struct ob_err *err);
 enum ob_status ob_sqlite_dead_do(struct ob_admin *a, enum ob_dead_action action,
                                  const struct ob_filter *f, bool dry, size_t *n,
                                  struct ob_err *err);

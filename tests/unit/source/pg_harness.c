@@ -219,6 +219,20 @@ void emit(struct bench *b, size_t n, size_t keys)
         keys, n);
 }
 
+void emit_numbered(struct bench *b, int i)
+{
+    sql(b,
+        "INSERT INTO outbox.event (id, type, aggregate_id, tenant, payload, created_at) VALUES"
+        " ('00000000-0000-7000-8000-00000000000%d', 't%d', 'k%d', 'ten%d', '\"p%d\"',"
+        " to_timestamp(%d))",
+        i, i, i, i, i, i);
+}
+
+void emit_large(struct bench *b)
+{
+    sql(b, "INSERT INTO outbox.event (type, payload) VALUES ('t', repeat('x', 9000000)::bytea)");
+}
+
 /* ---- sources ---- */
 
 struct ob_admin *open_admin(struct bench *b)
@@ -246,96 +260,38 @@ struct ob_source *open_shard(struct bench *b, unsigned shard, unsigned shards, c
     return s;
 }
 
-struct ob_source *open_own(struct bench *b)
+void move_clock(struct bench *b, int64_t us)
 {
-    struct ob_source *s = open_shard(b, 0, 1, "me");
-    struct ob_err err;
-    if (ob_source_postgres.own(s, &err) != OB_OK)
-        fail_msg("%s", err.text);
-    return s;
+    b->fake.ahead_us += us;
 }
 
-struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want)
+void grow_silent(struct bench *b)
 {
-    struct ob_batch *batch = NULL;
-    struct ob_err err = {.text = ""};
+    sql(b, "update outbox.cursor set beat_at = beat_at - interval '20 s'");
+}
+
+void look_now(struct ob_source *s)
+{
     struct log_state *l = s->state;
     if (l)
-        l->poll_at = 0; /* look now */
-    for (int i = 0; i < 5000; i++) {
-        enum ob_status st = ob_source_postgres.claim(s, max, (size_t)8 << 20, &batch, &err);
-        if (st == OB_AGAIN && ob_source_postgres.looking(s)) {
-            usleep(1000);
-            continue;
-        }
-        if (st != want)
-            fail_msg("claim: %s, not %s: %s", ob_status_name(st), ob_status_name(want), err.text);
-        return batch;
-    }
-    fail_msg("a claim that never ends");
-    return NULL;
+        l->poll_at = 0;
 }
 
-size_t deliver_all(struct ob_source *s)
+bool is_idle(struct ob_source *s)
 {
-    struct ob_err err = {.text = ""};
-    size_t n = 0;
-    for (int i = 0; i < 20000; i++) {
-        struct ob_batch *batch = NULL;
-        struct log_state *l = s->state;
-        enum ob_status st = ob_source_postgres.claim(s, 100, (size_t)8 << 20, &batch, &err);
-        if (st == OB_AGAIN) {
-            if (!ob_source_postgres.looking(s) && l->idle_ms > 0)
-                return n;
-            usleep(200);
-            continue;
-        }
-        assert_int_equal(st, OB_OK);
-        struct ob_settle one = {
-            .moved = true, .ref = batch->events[batch->n - 1].ref, .delivered = batch->n};
-        struct ob_settled out = {0};
-        n += batch->n;
-        if (ob_source_postgres.settle(s, &one, &out, &err) != OB_OK)
-            fail_msg("%s", err.text);
-        ob_batch_unref(batch);
-    }
-    fail_msg("never idle");
-    return n;
+    return !ob_source_postgres.looking(s) && ((struct log_state *)s->state)->idle_ms > 0;
 }
 
-/* ---- settling ---- */
-
-void settling_reset(struct settling *g)
+uint64_t number_of(const struct ob_event *ev)
 {
-    g->s = (struct ob_settle){.ops = g->ops};
-    g->out = (struct ob_settled){.released = g->released};
+    return ev->seq;
 }
 
-struct ob_settle_op *op_add(struct settling *g, enum ob_settle_kind kind, const struct ob_event *ev,
-                            uint64_t hash)
+void dead_history(struct bench *b, char *out, size_t size)
 {
-    struct ob_settle_op *op = &g->ops[g->s.n++];
-    *op = (struct ob_settle_op){.kind = kind,
-                                .event = ev,
-                                .hash = hash,
-                                .park_n = ev ? ev->park_n : 0,
-                                .reason = "it failed",
-                                .destination = OB_STR("topic")};
-    return op;
-}
-
-enum ob_status settle(struct ob_source *s, struct settling *g)
-{
-    g->err.text[0] = '\0';
-    return ob_source_postgres.settle(s, &g->s, &g->out, &g->err);
-}
-
-bool released(const struct settling *g, uint64_t hash)
-{
-    for (size_t i = 0; i < g->out.n_released; i++)
-        if (g->released[i] == hash)
-            return true;
-    return false;
+    text(b, out, size,
+         "SELECT string_agg((h ->> 'attempt') || (h ->> 'error'), ',') FROM outbox.dead,"
+         " jsonb_array_elements(history) AS h");
 }
 
 /* Every held hash and what its lowest row waits for, without outbox.parked_key. */

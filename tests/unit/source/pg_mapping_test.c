@@ -24,7 +24,7 @@
 struct mapped {
     struct ob_arena *arena;
     struct ob_mapping conf;
-    struct pg_conn conn;
+    struct pg_session conn;
     struct pg_map *map;
     struct ob_err err;
 };
@@ -77,6 +77,26 @@ static const struct {
      "no column 'nope'"},
     {"quotes in a name find nothing else", "create table o (id int primary key, d bool)",
      "{table: 'o\" where true; --', id: id, done: d}", "no table"},
+    {"a name in another case", "create table o (id int primary key, d bool)",
+     "{table: O, id: id, done: d}", "did you mean schema: public, table: o?"},
+    {"a name with its schema", "create table o (id int primary key, d bool)",
+     "{table: public.o, id: id, done: d}", "did you mean schema: public, table: o?"},
+    {"no value of an enum",
+     "create type st as enum ('a', 'b'); create table o (id int primary key, s st)",
+     "{table: o, id: id, status: s, status_pending: a, status_done: c}",
+     "mapping.status_done: 'c' is no value of column \"s\""},
+    {"no number", "create table o (id int primary key, s int)",
+     "{table: o, id: id, status: s, status_pending: Pending, status_done: '1'}",
+     "mapping.status_pending: 'Pending' is no value of column \"s\", which is integer"},
+    {"a number that is too large", "create table o (id int primary key, s smallint)",
+     "{table: o, id: id, status: s, status_pending: '0', status_done: '70000'}",
+     "mapping.status_done: '70000'"},
+    {"a word that is too long", "create table o (id int primary key, s varchar(4))",
+     "{table: o, id: id, status: s, status_pending: new, status_done: delivered}", "and shorter"},
+    {"a worker's name that is too long",
+     "create table o (id int primary key, d bool, lb varchar(2), lu timestamptz)",
+     "{table: o, id: id, done: d, locked_by: lb, locked_until: lu}",
+     "mapping.locked_by: column \"lb\" has room for 2 characters"},
 };
 
 static void fresh(struct bench *b)
@@ -128,6 +148,10 @@ static const struct {
      "create table o (id uuid, at timestamptz, d bool, primary key (id, at)) partition by range "
      "(at)",
      "{table: o, id: id, done: d, created: at}"},
+    {"an id of fixed length", "create table o (id char(26) primary key, d bool, e varchar(20))",
+     "{table: o, id: id, done: d, error: e}"},
+    {"negative numbers", "create table o (id int primary key, s int)",
+     "{table: o, id: id, status: s, status_pending: '-1', status_done: '1'}"},
     {"a column named like ours", "create table o (id int primary key, i int, s text, outbox text)",
      "{table: o, id: id, status: s, status_pending: new, status_claimed: busy, status_done: ok}"},
 };

@@ -40,17 +40,16 @@ static struct ob_batch *take(struct ob_source *s)
     return NULL;
 }
 
-static void add_all(struct settling *g, enum ob_settle_kind kind, struct ob_batch *batch)
+static void add_all(struct settling *one, enum ob_settle_kind kind, struct ob_batch *batch)
 {
     for (size_t i = 0; i < batch->n; i++)
-        op_add(g, kind, &batch->events[i], 1000 + i);
+        op_add(one, kind, &batch->events[i], 1000 + i);
 }
 
 /* A pass that the server has answered before a settle, and that is looked at after it, shows rows
  * as waiting that are not. */
 static void settled_while_a_pass_is_under_way(void **state)
 {
-    static struct settling g;
     struct bench b;
     struct ob_err err = {.text = ""};
     struct ob_batch *none = NULL;
@@ -115,7 +114,6 @@ static void a_row_is_claimed_once(void **state)
 /* A mark by an owner that was fenced changes no row. */
 static void a_stale_owner_marks_nothing(void **state)
 {
-    static struct settling g;
     struct bench b;
 
     (void)state;
@@ -137,7 +135,6 @@ static void a_stale_owner_marks_nothing(void **state)
  */
 static void failures_are_in_the_table_and_beside_it(void **state)
 {
-    static struct settling g;
     struct bench b;
 
     (void)state;

@@ -218,8 +218,6 @@ static void damaged(void **state)
 
 /* ---- full disks ---- */
 
-static struct settling g;
-
 static void park_some(struct bench *b, struct ob_source *s, struct ob_batch **batch, size_t n)
 {
     (void)b;

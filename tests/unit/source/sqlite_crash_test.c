@@ -15,8 +15,6 @@
 #define EVENTS 4000
 #define KILLS 12
 
-static struct settling g;
-
 /* Hashes of eight keys, some of them "negative" as stored. */
 static uint64_t hash_of(const struct ob_event *ev)
 {

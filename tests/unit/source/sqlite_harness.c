@@ -30,6 +30,11 @@ static int64_t wall(void *user)
     return f->real ? now_of(CLOCK_REALTIME) : f->wall_us;
 }
 
+bool server_missing(void)
+{
+    return false; /* it needs none */
+}
+
 void bench_dir(struct bench *b)
 {
     const char *tmp = getenv("TMPDIR");
@@ -145,6 +150,19 @@ void emit(struct bench *b, size_t n, size_t keys)
     sql(b, "COMMIT");
 }
 
+void emit_numbered(struct bench *b, int i)
+{
+    sql(b,
+        "INSERT INTO outbox_event (id, type, aggregate_id, tenant, payload, created_at)"
+        " VALUES ('id%d', 't%d', 'k%d', 'ten%d', '\"p%d\"', %d)",
+        i, i, i, i, i, 1000 * i);
+}
+
+void emit_large(struct bench *b)
+{
+    sql(b, "INSERT INTO outbox_event (type, payload) VALUES ('t', zeroblob(5000000))");
+}
+
 static enum ob_status try_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner,
                                 struct ob_source **out, struct ob_err *err)
 {
@@ -182,77 +200,37 @@ enum ob_status try_open(struct bench *b, struct ob_err *err)
     return st;
 }
 
-struct ob_source *open_own(struct bench *b)
+void move_clock(struct bench *b, int64_t us)
 {
-    struct ob_source *s = open_shard(b, 0, 1, "me");
-    struct ob_err err;
-
-    if (ob_source_sqlite.own(s, &err) != OB_OK)
-        fail_msg("%s", err.text);
-    return s;
+    b->fake.mono_us += us;
 }
 
-struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want)
+void grow_silent(struct bench *b)
 {
-    struct ob_batch *batch = NULL;
-    struct ob_err err = {.text = ""};
-    enum ob_status st = ob_source_sqlite.claim(s, max, (size_t)8 << 20, &batch, &err);
-
-    if (st != want)
-        fail_msg("claim: %s, not %s: %s", ob_status_name(st), ob_status_name(want), err.text);
-    return batch;
+    b->fake.wall_us += 20000000;
 }
 
-size_t deliver_all(struct ob_source *s)
+void look_now(struct ob_source *s)
 {
-    struct ob_batch *batch = NULL;
-    struct ob_err err;
-    size_t n = 0;
-
-    while (ob_source_sqlite.claim(s, 100, (size_t)8 << 20, &batch, &err) == OB_OK) {
-        struct ob_settle one = {
-            .moved = true, .ref = batch->events[batch->n - 1].ref, .delivered = batch->n};
-        struct ob_settled out = {0};
-        n += batch->n;
-        if (ob_source_sqlite.settle(s, &one, &out, &err) != OB_OK)
-            fail_msg("%s", err.text);
-        ob_batch_unref(batch);
-    }
-    return n;
+    (void)s; /* every claim looks */
 }
 
-void settling_reset(struct settling *g)
+bool is_idle(struct ob_source *s)
 {
-    g->s = (struct ob_settle){.ops = g->ops};
-    g->out = (struct ob_settled){.released = g->released};
+    (void)s; /* a claim has looked at everything */
+    return true;
 }
 
-struct ob_settle_op *op_add(struct settling *g, enum ob_settle_kind kind, const struct ob_event *ev,
-                            uint64_t hash)
+uint64_t number_of(const struct ob_event *ev)
 {
-    struct ob_settle_op *op = &g->ops[g->s.n++];
-
-    *op = (struct ob_settle_op){.kind = kind,
-                                .event = ev,
-                                .hash = hash,
-                                .park_n = ev ? ev->park_n : 0,
-                                .reason = "it failed",
-                                .destination = OB_STR("topic")};
-    return op;
+    return ev->ref;
 }
 
-enum ob_status settle(struct ob_source *s, struct settling *g)
+void dead_history(struct bench *b, char *out, size_t size)
 {
-    g->err.text[0] = '\0';
-    return ob_source_sqlite.settle(s, &g->s, &g->out, &g->err);
-}
-
-bool released(const struct settling *g, uint64_t hash)
-{
-    for (size_t i = 0; i < g->out.n_released; i++)
-        if (g->released[i] == hash)
-            return true;
-    return false;
+    text(b, out, size,
+         "SELECT group_concat(json_extract(value, '$.attempt') || json_extract(value, '$.error'))"
+         " FROM outbox_dead, json_each(history)");
 }
 
 /* Every held hash and what its lowest row waits for, without outbox_parked_key. */

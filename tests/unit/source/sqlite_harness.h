@@ -6,8 +6,6 @@
 #include "rows.h"
 #include "source/sqlite/sqlite.h"
 
-#define PIPE "orders"
-
 struct fake {
     struct ob_clock clock;
     int64_t mono_us, wall_us;
@@ -20,42 +18,16 @@ struct bench {
     struct fake fake;
 };
 
-/* Schema applied, application connected. */
-void bench_init(struct bench *b);
-/* Only the folder. */
-void bench_dir(struct bench *b);
-void bench_clear(struct bench *b);
-void sql(struct bench *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* First column of the first row, -1 if there is none. */
-int64_t num(struct bench *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void text(struct bench *b, char *out, size_t size, const char *query);
-/* n events of keys k0, k1, … k(keys - 1) in turn, in one transaction. */
-void emit(struct bench *b, size_t n, size_t keys);
+#define SOURCE ob_source_sqlite
+#define ADMIN ob_sqlite_admin
+#define TABLE(table) "outbox_" #table
+#define ID(digit) "id" #digit
+#define KIND_TEXT "text" /* of a payload, as the table has it */
+#define LAST_ATTEMPT "json_extract(history, '$[#-1].attempt')"
 
-struct ob_source *open_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner);
-struct ob_source *open_own(struct bench *b); /* shard 0 of 1, owned */
+#include "bench.h"
+
+void bench_dir(struct bench *b); /* only the folder */
 enum ob_status try_open(struct bench *b, struct ob_err *err);
-struct ob_admin *open_admin(struct bench *b);
-
-/* Claims all that is there and settles it as delivered; returns how many. */
-size_t deliver_all(struct ob_source *s);
-struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want);
-
-/* Settling by hand. */
-struct settling {
-    struct ob_settle s;
-    struct ob_settle_op ops[4096];
-    uint64_t released[4096];
-    struct ob_settled out;
-    struct ob_err err;
-};
-struct ob_settle_op *op_add(struct settling *g, enum ob_settle_kind kind, const struct ob_event *ev,
-                            uint64_t hash);
-void settling_reset(struct settling *g);
-enum ob_status settle(struct ob_source *s, struct settling *g);
-bool released(const struct settling *g, uint64_t hash);
-
-/* What outbox_parked_key and the counters must be, derived anew by other means. */
-void assert_side_tables(struct bench *b);
 
 #endif

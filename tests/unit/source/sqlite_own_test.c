@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sqlite_own_test - one owner at a time: take-over after kill -9, from a hung process, fencing of
- * who comes back, a changed number of shards. Other owners are other processes. */
+/* sqlite_own_test - owners of a file: take-over after kill -9 and from a hung process, a lock file
+ * that is removed, a file that is replaced. Other owners are other processes. */
 #include "sqlite_harness.h"
 
 #include <signal.h>
@@ -10,17 +10,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-static enum ob_status own(struct ob_source *s, struct ob_err *err)
-{
-    err->text[0] = '\0';
-    return ob_source_sqlite.own(s, err);
-}
-
-static int64_t epoch(struct bench *b)
-{
-    return num(b, "SELECT max(epoch) FROM outbox_cursor WHERE pipeline = '" PIPE "'");
-}
 
 /* A process that owns shard 0 of 1, beats, and says so through a pipe; then waits for commands:
  * 'b' beat, 's' settle one event; answers the status as one byte. */
@@ -94,33 +83,6 @@ static void other_end(struct other *o, int sig)
     close(o->to);
     close(o->from);
     waitpid(o->pid, NULL, 0);
-}
-
-static void second_one_stands_by(void **state)
-{
-    struct bench b;
-    struct ob_source *s, *t;
-    struct ob_err err;
-
-    (void)state;
-    bench_init(&b);
-    s = open_shard(&b, 0, 1, "host:1:aa");
-    t = open_shard(&b, 0, 1, "host:2:bb");
-    assert_int_equal(own(s, &err), OB_OK);
-    assert_int_equal(own(s, &err), OB_OK); /* still */
-    assert_int_equal(epoch(&b), 1);
-    assert_int_equal(own(t, &err), OB_AGAIN);
-    assert_non_null(strstr(err.text, "host:1:aa"));
-    emit(&b, 3, 1);
-    assert_int_equal(deliver_all(s), 3);
-    ob_source_sqlite.disown(s);
-    assert_int_equal(own(t, &err), OB_OK);
-    assert_int_equal(epoch(&b), 2);
-    claim(t, 10, OB_AGAIN); /* the position came along */
-    claim(s, 10, OB_FENCED);
-    ob_source_sqlite.close(s);
-    ob_source_sqlite.close(t);
-    bench_clear(&b);
 }
 
 static void takeover_after_kill(void **state)
@@ -207,30 +169,6 @@ static void takeover_from_a_hung_process(void **state)
     }
 }
 
-static void a_beating_owner_stays(void **state)
-{
-    struct bench b;
-    struct other o;
-    struct ob_source *s;
-    struct ob_err err;
-
-    (void)state;
-    bench_init(&b);
-    sqlite3_close(b.app);
-    b.app = NULL;
-    o = other_start(&b);
-    s = open_shard(&b, 0, 1, "me");
-    for (int i = 0; i < 40; i++) { /* 80 s of our clock; it beats every 8 s */
-        if (i % 4 == 0)
-            assert_int_equal(other_do(&o, 'b'), OB_OK);
-        assert_int_equal(own(s, &err), OB_AGAIN);
-        b.fake.mono_us += 2000000;
-    }
-    other_end(&o, SIGKILL);
-    ob_source_sqlite.close(s);
-    bench_clear(&b);
-}
-
 /* While the application keeps the write lock, the owner cannot beat: that is not its fault. */
 static void no_takeover_while_the_database_is_locked(void **state)
 {
@@ -284,33 +222,6 @@ static void lock_file_that_was_removed(void **state)
     bench_clear(&b);
 }
 
-static void pause_is_read_with_the_beat(void **state)
-{
-    struct bench b;
-    struct ob_source *s;
-    struct ob_admin *a;
-    struct ob_err err;
-    struct ob_beat beat = {.state = "running", .in_flight = 5};
-    bool paused = true;
-
-    (void)state;
-    bench_init(&b);
-    s = open_own(&b);
-    a = open_admin(&b);
-    assert_int_equal(ob_source_sqlite.beat(s, &beat, &paused, &err), OB_OK);
-    assert_false(paused);
-    assert_int_equal(ob_sqlite_admin.pause(a, true, &err), OB_OK);
-    assert_int_equal(ob_source_sqlite.beat(s, &beat, &paused, &err), OB_OK);
-    assert_true(paused);
-    assert_int_equal(ob_sqlite_admin.pause(a, false, &err), OB_OK);
-    assert_int_equal(ob_source_sqlite.beat(s, &beat, &paused, &err), OB_OK);
-    assert_false(paused);
-    assert_int_equal(num(&b, "SELECT in_flight FROM outbox_cursor"), 5);
-    ob_sqlite_admin.close(a);
-    ob_source_sqlite.close(s);
-    bench_clear(&b);
-}
-
 /* The file is replaced under a running relay: it lets go, then owns the new one from its own
  * cursor. */
 static void replaced_file(void **state)
@@ -349,178 +260,14 @@ static void replaced_file(void **state)
     bench_clear(&fresh);
 }
 
-/* ---- shards ---- */
-
-/* What the relay does: claims all, keeps what is this shard's and not settled before. */
-static size_t deliver_shard(struct ob_source *s, unsigned shard, unsigned shards, uint8_t *seen,
-                            uint64_t upto)
-{
-    struct ob_batch *batch = NULL;
-    struct ob_err err;
-    size_t n = 0;
-
-    while (ob_source_sqlite.claim(s, 50, (size_t)1 << 20, &batch, &err) == OB_OK) {
-        struct ob_settle one = {.moved = true};
-        struct ob_settled out = {0};
-        for (size_t i = 0; i < batch->n && batch->events[i].ref <= upto; i++) {
-            const struct ob_event *ev = &batch->events[i];
-            uint64_t hash = ob_hash64(ev->aggregate_id.p, ev->aggregate_id.n);
-            if (ob_shard_of(hash, shards) == shard && !ob_source_sqlite.already(s, ev->ref, hash)) {
-                seen[ev->ref]++;
-                n++;
-            }
-            one.ref = ev->ref;
-        }
-        if (ob_source_sqlite.settle(s, &one, &out, &err) != OB_OK)
-            fail_msg("%s", err.text);
-        ob_batch_unref(batch);
-    }
-    return n;
-}
-
-/* 1 shard, then 3, then 2, with cursors at different places: every event exactly once. */
-static void changed_number_of_shards(void **state)
-{
-    static const struct {
-        unsigned shards;
-        uint64_t upto[3];
-    } stages[] = {{1, {100, 0, 0}}, {3, {150, 400, 220}}, {2, {300, 250, 0}}, {3, {600, 600, 600}}};
-    struct bench b;
-    uint8_t seen[601] = {0};
-
-    (void)state;
-    bench_init(&b);
-    emit(&b, 600, 37);
-    for (size_t i = 0; i < ROWS(stages); i++) {
-        struct ob_source *s[3];
-        struct ob_err err;
-        for (unsigned k = 0; k < stages[i].shards; k++) {
-            s[k] = open_shard(&b, k, stages[i].shards, "me");
-            assert_int_equal(own(s[k], &err), OB_OK);
-        }
-        for (unsigned k = 0; k < stages[i].shards; k++)
-            deliver_shard(s[k], k, stages[i].shards, seen, stages[i].upto[k]);
-        for (unsigned k = 0; k < stages[i].shards; k++)
-            ob_source_sqlite.close(s[k]);
-        assert_int_equal(num(&b, "SELECT count(*) FROM outbox_cursor"), stages[i].shards);
-    }
-    for (size_t i = 1; i <= 600; i++)
-        if (seen[i] != 1)
-            fail_msg("event %zu was delivered %u times", i, seen[i]);
-    { /* Old positions are forgotten once all have passed them. */
-        struct ob_source *s = open_shard(&b, 0, 3, "me");
-        struct ob_err err;
-        assert_int_equal(own(s, &err), OB_OK);
-        assert_int_equal(num(&b, "SELECT count(*) FROM outbox_past"), 0);
-        ob_source_sqlite.close(s);
-    }
-    bench_clear(&b);
-}
-
-static void shards_change_only_when_all_have_stopped(void **state)
-{
-    struct bench b;
-    struct ob_source *a0, *a1, *n0;
-    struct ob_err err;
-
-    (void)state;
-    bench_init(&b);
-    emit(&b, 10, 3);
-    a0 = open_shard(&b, 0, 2, "old0");
-    a1 = open_shard(&b, 1, 2, "old1");
-    n0 = open_shard(&b, 0, 3, "new0");
-    assert_int_equal(own(a0, &err), OB_OK);
-    assert_int_equal(own(a1, &err), OB_OK);
-    assert_int_equal(own(n0, &err), OB_AGAIN);
-    assert_non_null(strstr(err.text, "from 2 to 3"));
-    ob_source_sqlite.disown(a0);
-    assert_int_equal(own(n0, &err), OB_AGAIN);
-    assert_non_null(strstr(err.text, "old1"));
-    assert_int_equal(own(a0, &err), OB_OK); /* the refused one let go of what it had locked */
-    ob_source_sqlite.disown(a0);
-    ob_source_sqlite.disown(a1);
-    assert_int_equal(own(n0, &err), OB_OK);
-    assert_int_equal(num(&b, "SELECT count(*) FROM outbox_cursor WHERE shards = 3"), 3);
-    assert_int_equal(own(a1, &err), OB_AGAIN);
-    ob_source_sqlite.close(a0);
-    ob_source_sqlite.close(a1);
-    ob_source_sqlite.close(n0);
-    bench_clear(&b);
-}
-
-/* Parked rows belong to the shard of their hash, whatever the number of shards is. */
-static void parked_rows_follow_their_hash(void **state)
-{
-    static struct settling g;
-    struct bench b;
-    struct ob_source *s;
-    struct ob_batch *batch, *got;
-    struct ob_err err;
-    uint64_t dests[8];
-    size_t n, seen = 0;
-    int64_t next;
-
-    (void)state;
-    bench_init(&b);
-    emit(&b, 8, 8);
-    s = open_own(&b);
-    batch = claim(s, 10, OB_OK);
-    settling_reset(&g);
-    for (size_t i = 0; i < 8; i++) {
-        struct ob_settle_op *op =
-            op_add(&g, OB_SETTLE_PARK, &batch->events[i], i < 4 ? i : UINT64_MAX - i);
-        op->blocked_dest = i % 2 ? 100 + i : 0;
-    }
-    g.s.moved = true;
-    g.s.ref = 8;
-    assert_int_equal(settle(s, &g), OB_OK);
-    ob_batch_unref(batch);
-    ob_source_sqlite.close(s);
-    for (unsigned k = 0; k < 3; k++) {
-        struct ob_source_status status;
-        size_t mine = 0;
-        s = open_shard(&b, k, 3, "me");
-        assert_int_equal(own(s, &err), OB_OK);
-        if (ob_source_sqlite.drain(s, 0, INT64_MAX, 100, 10, NULL, NULL, &got, &next, &err) ==
-            OB_OK) {
-            for (size_t i = 0; i < got->n; i++)
-                assert_int_equal(ob_shard_of(got->events[i].park_hash, 3), k);
-            mine += got->n;
-            ob_batch_unref(got);
-        }
-        assert_int_equal(ob_source_sqlite.blocked(s, 0, dests, 8, &n, &err), OB_OK);
-        for (size_t i = 0; i < n; i++) {
-            assert_int_equal(
-                ob_source_sqlite.drain(s, dests[i], 0, 100, 10, NULL, NULL, &got, &next, &err),
-                OB_OK);
-            for (size_t j = 0; j < got->n; j++)
-                assert_int_equal(ob_shard_of(got->events[j].park_hash, 3), k);
-            mine += got->n;
-            ob_batch_unref(got);
-        }
-        assert_int_equal(ob_source_sqlite.status(s, &status, &err), OB_OK);
-        assert_int_equal(status.parked, mine);
-        seen += mine;
-        ob_source_sqlite.close(s);
-    }
-    assert_int_equal(seen, 8);
-    bench_clear(&b);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(second_one_stands_by),
         cmocka_unit_test(takeover_after_kill),
         cmocka_unit_test(takeover_from_a_hung_process),
-        cmocka_unit_test(a_beating_owner_stays),
         cmocka_unit_test(no_takeover_while_the_database_is_locked),
         cmocka_unit_test(lock_file_that_was_removed),
-        cmocka_unit_test(pause_is_read_with_the_beat),
         cmocka_unit_test(replaced_file),
-        cmocka_unit_test(changed_number_of_shards),
-        cmocka_unit_test(shards_change_only_when_all_have_stopped),
-        cmocka_unit_test(parked_rows_follow_their_hash),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

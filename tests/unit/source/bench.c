@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench - what every bench for a source can do. */
+#include "world.h"
+
+#include <unistd.h>
+
+struct settling g;
+
+enum ob_status own(struct ob_source *s, struct ob_err *err)
+{
+    err->text[0] = '\0';
+    return SOURCE.own(s, err);
+}
+
+struct ob_source *open_own(struct bench *b)
+{
+    struct ob_source *s = open_shard(b, 0, 1, "me");
+    struct ob_err err;
+    if (own(s, &err) != OB_OK)
+        fail_msg("%s", err.text);
+    return s;
+}
+
+int64_t epoch(struct bench *b)
+{
+    return num(b, "SELECT max(epoch) FROM " TABLE(cursor) " WHERE pipeline = '" PIPE "'");
+}
+
+struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want)
+{
+    struct ob_batch *batch = NULL;
+    struct ob_err err = {.text = ""};
+    look_now(s);
+    for (int i = 0; i < 5000; i++) {
+        enum ob_status st = SOURCE.claim(s, max, (size_t)8 << 20, &batch, &err);
+        if (st == OB_AGAIN && SOURCE.looking && SOURCE.looking(s)) {
+            usleep(1000);
+            continue;
+        }
+        if (st != want)
+            fail_msg("claim: %s, not %s: %s", ob_status_name(st), ob_status_name(want), err.text);
+        return batch;
+    }
+    fail_msg("a claim that never ends");
+    return NULL;
+}
+
+size_t deliver_all(struct ob_source *s)
+{
+    struct ob_err err = {.text = ""};
+    size_t n = 0;
+    for (int i = 0; i < 20000; i++) {
+        struct ob_batch *batch = NULL;
+        enum ob_status st = SOURCE.claim(s, 100, (size_t)8 << 20, &batch, &err);
+        if (st == OB_AGAIN) {
+            if (is_idle(s))
+                return n;
+            usleep(200);
+            continue;
+        }
+        assert_int_equal(st, OB_OK);
+        struct ob_settle one = {
+            .moved = true, .ref = batch->events[batch->n - 1].ref, .delivered = batch->n};
+        struct ob_settled out = {0};
+        n += batch->n;
+        if (SOURCE.settle(s, &one, &out, &err) != OB_OK)
+            fail_msg("%s", err.text);
+        ob_batch_unref(batch);
+    }
+    fail_msg("never idle");
+    return n;
+}
+
+/* ---- settling ---- */
+
+void settling_reset(struct settling *one)
+{
+    one->s = (struct ob_settle){.ops = one->ops};
+    one->out = (struct ob_settled){.released = one->released};
+}
+
+struct ob_settle_op *op_add(struct settling *one, enum ob_settle_kind kind,
+                            const struct ob_event *ev, uint64_t hash)
+{
+    struct ob_settle_op *op = &one->ops[one->s.n++];
+    *op = (struct ob_settle_op){.kind = kind,
+                                .event = ev,
+                                .hash = hash,
+                                .park_n = ev ? ev->park_n : 0,
+                                .reason = "it failed",
+                                .destination = OB_STR("topic")};
+    return op;
+}
+
+enum ob_status settle(struct ob_source *s, struct settling *one)
+{
+    one->err.text[0] = '\0';
+    return SOURCE.settle(s, &one->s, &one->out, &one->err);
+}
+
+bool released(const struct settling *one, uint64_t hash)
+{
+    for (size_t i = 0; i < one->out.n_released; i++)
+        if (one->released[i] == hash)
+            return true;
+    return false;
+}
+
+struct ob_batch *claimed(struct bench *b, struct ob_source *s, size_t n, size_t keys)
+{
+    emit(b, n, keys);
+    settling_reset(&g);
+    return claim(s, n, OB_OK);
+}
+
+struct ob_settle_op *park(const struct ob_event *ev, uint64_t hash, uint64_t dest, int64_t due)
+{
+    struct ob_settle_op *op = op_add(&g, OB_SETTLE_PARK, ev, hash);
+
+    op->blocked_dest = dest;
+    op->due_ms = due;
+    return op;
+}
+
+void ok(struct ob_source *s)
+{
+    if (settle(s, &g) != OB_OK)
+        fail_msg("%s", g.err.text);
+}
+
+static bool passed_over(void *user, uint64_t hash)
+{
+    const struct skips *k = user;
+
+    for (size_t i = 0; i < k->n; i++)
+        if (k->hash[i] == hash)
+            return true;
+    return false;
+}
+
+struct ob_batch *drain(struct ob_source *s, uint64_t dest, int64_t now, size_t max, size_t per_key,
+                       const struct skips *k, int64_t *next, enum ob_status want)
+{
+    static const struct skips none;
+    struct ob_batch *batch = NULL;
+    struct ob_err err = {.text = ""};
+    enum ob_status st = SOURCE.drain(s, dest, now, max, per_key, passed_over,
+                                     (void *)(uintptr_t)(k ? k : &none), &batch, next, &err);
+
+    if (st != want)
+        fail_msg("drain: %s: %s", ob_status_name(st), err.text);
+    return batch;
+}
+
+bool is_held(struct ob_source *s, uint64_t hash)
+{
+    struct ob_err err;
+    bool held = false;
+
+    assert_int_equal(SOURCE.held(s, &hash, 1, &held, &err), OB_OK);
+    return held;
+}
