@@ -11,6 +11,9 @@ extern const struct ob_source_driver ob_source_sqlite;
 #if OB_HAVE_POSTGRES
 extern const struct ob_source_driver ob_source_postgres;
 #endif
+#if OB_HAVE_MONGODB
+extern const struct ob_source_driver ob_source_mongodb;
+#endif
 #if OB_HAVE_KAFKA
 extern const struct ob_sink_driver ob_sink_kafka;
 #endif
@@ -27,6 +30,9 @@ const struct ob_source_driver *const ob_source_drivers[] = {
 #endif
 #if OB_HAVE_POSTGRES
     &ob_source_postgres,
+#endif
+#if OB_HAVE_MONGODB
+    &ob_source_mongodb,
 #endif
     NULL,
 };
@@ -55,6 +61,10 @@ const struct ob_driver_absent ob_source_absent[] = {
 #if !OB_HAVE_POSTGRES
     {"postgres", "it was built without PostgreSQL; install libpq's development files and build "
                  "with -Dpostgres=enabled"},
+#endif
+#if !OB_HAVE_MONGODB
+    {"mongodb", "it was built without MongoDB; install libmongoc's development files and build "
+                "with -Dmongodb=enabled"},
 #endif
     {NULL, NULL},
 };

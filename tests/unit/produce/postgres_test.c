@@ -217,6 +217,7 @@ static void payload_kinds(void **state)
         {"null", NULL, 0, OUTBOX_JSON, OUTBOX_OK, "j:null"},
         {"null as said", "ignored", 0, OUTBOX_NULL, OUTBOX_OK, "j:null"},
         {"no such kind", "x", 1, (enum outbox_payload)9, OUTBOX_REJECT, NULL},
+        {"a document of MongoDB", "\x05\0\0\0", 0, OUTBOX_BSON, OUTBOX_REJECT, NULL},
     };
     struct bench *b = *state;
 

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lease - the one worker of a collection. One document says who it is, until when (server time) and
+ * under which epoch; every beat makes it last longer. Who finds it over takes it with a higher
+ * epoch, and takes back at once what the owners before it had locked: they are named in `previous`
+ * until that is done (tests/e2e/test_mongodb_owner.py).
+ *
+ * Who was the worker and slept is kept from harm by three things: it looks at its own monotonic
+ * clock before it hands out what it claimed, its marks go by `_id` and locked_by, which the new
+ * worker has cleared, and its transactions begin with the epoch. */
+#include "source/mongodb/mongo.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+mongoc_collection_t *ob_mongo_coll(const struct ob_source *s, const char *name)
+{
+    return mongoc_client_get_collection(s->client, s->conf->database, name);
+}
+
+static int64_t now_ms(const struct ob_source *s)
+{
+    return ob_clock_mono_ms(s->clock);
+}
+
+void ob_mongo_lost(struct ob_source *s)
+{
+    struct ob_err ignored;
+    s->leaked = s->leaked || s->owned;
+    s->owned = false;
+    atomic_store(&s->lease_until, 0);
+    ob_mongo_stream_set(s->stream, false);
+    if (s->reader && ob_mongo_reader_rest(s->reader, &ignored) != OB_OK)
+        ob_log(s->log, OB_LOG_DEBUG, "source.rest", OB_KC("error", ignored.text));
+    ob_mongo_page_free(s->page);
+    s->page = NULL;
+    ob_mongo_window_clear(&s->window);
+    s->shown_back = s->probed = s->unsure = false;
+}
+
+enum ob_status ob_mongo_owned(struct ob_source *s, struct ob_err *err)
+{
+    return s->owned ? OB_OK : ob_err_set(err, OB_FENCED, "the lease is not ours");
+}
+
+enum ob_status ob_mongo_in_time(struct ob_source *s, struct ob_err *err)
+{
+    if (now_ms(s) < atomic_load(&s->lease_until))
+        return OB_OK;
+    ob_mongo_lost(s);
+    return ob_err_set(err, OB_FENCED, "the lease ran out before events were handed out");
+}
+
+/* ---- the document ---- */
+
+/* findAndModify of the lease document; *out is its new state, or empty where none matched. */
+static enum ob_status change(struct ob_source *s, const char *query, const char *set, bson_t *out,
+                             struct ob_err *err)
+{
+    bson_t reply, *command = ob_mongo_bson("{\"findAndModify\":\"%s\",\"query\":%s,\"update\":"
+                                           "[{\"$set\":%s}],\"new\":true}",
+                                           s->model->lease, query, set);
+    bson_iter_t it;
+    bson_init(out);
+    if (!command)
+        return ob_err_set(err, OB_DOWN, "no memory");
+    enum ob_status st = ob_mongo_write(s->client, s->conf->database, command, s->conf->timeout_ms,
+                                       NULL, &reply, "the lease", err);
+    if (st == OB_OK && bson_iter_init_find(&it, &reply, "value") && BSON_ITER_HOLDS_DOCUMENT(&it)) {
+        uint32_t len;
+        const uint8_t *data;
+        bson_iter_document(&it, &len, &data);
+        bson_t doc;
+        if (bson_init_static(&doc, data, len))
+            bson_concat(out, &doc);
+    }
+    bson_destroy(&reply);
+    bson_destroy(command);
+    return st;
+}
+
+static enum ob_status make_lease(struct ob_source *s, struct ob_err *err)
+{
+    mongoc_collection_t *coll = ob_mongo_coll(s, s->model->lease);
+    bson_t opts, *filter = BCON_NEW("_id", BCON_UTF8("lease"));
+    bson_t *set = BCON_NEW("$setOnInsert", "{", "owner", BCON_UTF8(""), "epoch", BCON_INT64(0),
+                           "until", BCON_DATE_TIME(0), "previous", "[", "]", "paused",
+                           BCON_BOOL(false), "last_n", BCON_INT64(0), "published", BCON_INT64(0),
+                           "failed", BCON_INT64(0), "fenced", BCON_INT64(0), "}");
+    bson_error_t e;
+    enum ob_status st = OB_OK;
+    ob_mongo_write_opts(&opts, s->conf->timeout_ms, NULL);
+    BSON_APPEND_BOOL(&opts, "upsert", true);
+    if (!mongoc_collection_update_one(coll, filter, set, &opts, NULL, &e) && e.code != 11000)
+        st = ob_mongo_fail(err, "the lease", &e, NULL);
+    bson_destroy(&opts);
+    bson_destroy(filter);
+    bson_destroy(set);
+    mongoc_collection_destroy(coll);
+    return st;
+}
+
+static const char *text_in(const bson_t *doc, const char *field)
+{
+    bson_iter_t it;
+    return bson_iter_init_find(&it, doc, field) && BSON_ITER_HOLDS_UTF8(&it)
+               ? bson_iter_utf8(&it, NULL)
+               : "";
+}
+
+static enum ob_status who_has_it(struct ob_source *s, struct ob_err *err)
+{
+    mongoc_collection_t *coll = ob_mongo_coll(s, s->model->lease);
+    bson_t *filter = BCON_NEW("_id", BCON_UTF8("lease"));
+    const bson_t *doc;
+    bson_error_t e;
+    mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, filter, NULL, NULL);
+    enum ob_status st = OB_AGAIN;
+    if (mongoc_cursor_next(c, &doc))
+        ob_err_set(err, OB_AGAIN, "collection %s is worked on by %s (pipeline %s)",
+                   s->model->events, text_in(doc, "owner"), text_in(doc, "pipeline"));
+    else if (mongoc_cursor_error(c, &e))
+        st = ob_mongo_fail(err, "the lease", &e, NULL);
+    else
+        ob_err_set(err, OB_AGAIN, "the lease of collection %s is gone", s->model->events);
+    mongoc_cursor_destroy(c);
+    bson_destroy(filter);
+    mongoc_collection_destroy(coll);
+    return st;
+}
+
+/* ---- locks ---- */
+
+/* All that these owners have locked goes back to the status it had. */
+static enum ob_status take_back(struct ob_source *s, const bson_t *owners, struct ob_err *err)
+{
+    const struct mongo_model *m = s->model;
+    mongoc_collection_t *coll = ob_mongo_coll(s, m->events);
+    bson_t filter, in;
+    size_t n = 0;
+    bson_init(&filter);
+    BSON_APPEND_UTF8(&filter, m->f[OB_MAP_STATUS], m->claimed);
+    BSON_APPEND_DOCUMENT_BEGIN(&filter, m->f[OB_MAP_LOCKED_BY], &in);
+    BSON_APPEND_ARRAY(&in, "$in", owners);
+    bson_append_document_end(&filter, &in);
+    enum ob_status st = ob_mongo_update_many(coll, &filter, m->u_back, s->conf->timeout_ms, NULL,
+                                             &n, "taking locks back", err);
+    if (st == OB_OK && n > 0)
+        ob_log(s->log, OB_LOG_INFO, "source.taken_back", OB_KI("documents", n));
+    bson_destroy(&filter);
+    mongoc_collection_destroy(coll);
+    return st;
+}
+
+enum ob_status ob_mongo_give_back(struct ob_source *s, struct ob_err *err)
+{
+    bson_t owners;
+    bson_init(&owners);
+    BSON_APPEND_UTF8(&owners, "0", s->owner);
+    enum ob_status st = take_back(s, &owners, err);
+    bson_destroy(&owners);
+    return st;
+}
+
+static enum ob_status take_back_previous(struct ob_source *s, const bson_t *lease,
+                                         struct ob_err *err)
+{
+    bson_iter_t it;
+    bson_t list, out;
+    uint32_t len;
+    const uint8_t *data;
+    char query[96];
+    if (!bson_iter_init_find(&it, lease, "previous") || !BSON_ITER_HOLDS_ARRAY(&it))
+        return OB_OK;
+    bson_iter_array(&it, &len, &data);
+    if (!bson_init_static(&list, data, len) || bson_count_keys(&list) == 0)
+        return OB_OK;
+    enum ob_status st = take_back(s, &list, err);
+    if (st != OB_OK)
+        return st;
+    snprintf(query, sizeof(query), "{\"_id\":\"lease\",\"epoch\":%" PRId64 "}", s->epoch);
+    st = change(s, query, "{\"previous\":[]}", &out, err);
+    bson_destroy(&out);
+    return st;
+}
+
+/* ---- becoming the worker ---- */
+
+static enum ob_status prepare(struct ob_source *s, struct ob_err *err)
+{
+    if (s->ready)
+        return OB_OK;
+    enum ob_status st = ob_mongo_server(s->client, s->conf->database, err);
+    if (st == OB_OK)
+        st = ob_mongo_side(s->client, s->conf->database, s->model, s->conf->timeout_ms, err);
+    if (st == OB_OK)
+        st = make_lease(s, err);
+    s->ready = st == OB_OK;
+    return st;
+}
+
+static const char *literal(struct ob_source *s, const char *text, char *out, size_t size)
+{
+    bson_t b;
+    bson_init(&b);
+    BSON_APPEND_UTF8(&b, "v", text);
+    char *json = bson_as_relaxed_extended_json(&b, NULL); /* { "v" : "…" } */
+    const char *from = json ? strchr(json, ':') : NULL;
+    snprintf(out, size, "{\"$literal\":%.*s}", from ? (int)strlen(from + 2) - 2 : 2,
+             from ? from + 2 : "\"\"");
+    bson_free(json);
+    bson_destroy(&b);
+    (void)s;
+    return out;
+}
+
+static enum ob_status take_lease(struct ob_source *s, bson_t *lease, struct ob_err *err)
+{
+    char me[600], name[600], query[2048], set[2048];
+    literal(s, s->owner, me, sizeof(me));
+    literal(s, s->pipeline, name, sizeof(name));
+    snprintf(query, sizeof(query),
+             "{\"_id\":\"lease\",\"$expr\":{\"$or\":[{\"$lt\":[\"$until\",\"$$NOW\"]},{\"$and\":[{"
+             "\"$eq\":[\"$owner\",%s]},{\"$eq\":[\"$pipeline\",%s]}]}]}}",
+             me, name);
+    snprintf(set, sizeof(set),
+             "{\"previous\":{\"$setUnion\":[\"$previous\",{\"$cond\":[{\"$eq\":[\"$owner\",\"\"]},"
+             "[],[\"$owner\"]]}]},\"owner\":%s,\"pipeline\":%s,\"epoch\":{\"$add\":[\"$epoch\",1]},"
+             "\"until\":{\"$add\":[\"$$NOW\",%" PRId64 "]},\"beat_at\":\"$$NOW\",\"state\":"
+             "\"running\",\"in_flight\":0,\"dlt\":%s}",
+             me, name, s->conf->lease_ms, s->dlt ? "true" : "false");
+    return change(s, query, set, lease, err);
+}
+
+/* Is anything parked or dead? */
+static enum ob_status look_aside(struct ob_source *s, struct ob_err *err)
+{
+    const char *names[] = {s->model->parked, s->model->dead};
+    bson_t none = BSON_INITIALIZER, *opts = BCON_NEW("limit", BCON_INT64(1));
+    enum ob_status st = OB_OK;
+    bool any = false;
+    for (size_t i = 0; i < 2 && st == OB_OK && !any; i++) {
+        mongoc_collection_t *coll = ob_mongo_coll(s, names[i]);
+        bson_error_t e;
+        const bson_t *doc;
+        mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, &none, opts, NULL);
+        any = mongoc_cursor_next(c, &doc);
+        if (!any && mongoc_cursor_error(c, &e))
+            st = ob_mongo_fail(err, "what stands aside", &e, NULL);
+        mongoc_cursor_destroy(c);
+        mongoc_collection_destroy(coll);
+    }
+    bson_destroy(opts);
+    atomic_store(&s->side, any);
+    return st;
+}
+
+enum ob_status ob_mongo_own(struct ob_source *s, struct ob_err *err)
+{
+    bson_t lease;
+    if (s->owned)
+        return OB_OK;
+    enum ob_status st = ob_mongo_reader_rest(s->reader, err);
+    if (st == OB_OK)
+        st = prepare(s, err);
+    if (st != OB_OK)
+        return st;
+    /* What a look that was under way may have locked after the lease was lost; whoever works now
+     * would wait for it. */
+    if (s->leaked && s->owner_unique)
+        st = ob_mongo_give_back(s, err);
+    if (st != OB_OK)
+        return st;
+    s->leaked = false;
+    int64_t asked = now_ms(s);
+    st = take_lease(s, &lease, err);
+    bool got = st == OB_OK && !bson_empty(&lease);
+    if (st == OB_OK && !got)
+        st = who_has_it(s, err);
+    if (got) {
+        s->epoch = ob_mongo_i64(&lease, "epoch", 0);
+        st = take_back_previous(s, &lease, err);
+    }
+    bson_destroy(&lease);
+    if (st == OB_OK)
+        st = look_aside(s, err);
+    if (st != OB_OK)
+        return st;
+    s->owned = true;
+    s->renew_at = 0;
+    atomic_store(&s->lease_until, asked + s->conf->lease_ms);
+    ob_mongo_reader_go(s->reader, true);
+    ob_mongo_stream_set(s->stream, true);
+    return OB_OK;
+}
+
+/* ---- being it ---- */
+
+/* Locks of what is in flight last longer. */
+static void renew_locks(struct ob_source *s)
+{
+    const struct mongo_model *m = s->model;
+    struct ob_err err;
+    int64_t now = now_ms(s);
+    if (s->renew_at == 0)
+        s->renew_at = now + m->conf->lease_ms / 3;
+    if (now < s->renew_at || s->shown_back)
+        return;
+    s->renew_at = now + m->conf->lease_ms / 3;
+    mongoc_collection_t *coll = ob_mongo_coll(s, m->events);
+    bson_t *filter = BCON_NEW(m->f[OB_MAP_STATUS], BCON_UTF8(m->claimed), m->f[OB_MAP_LOCKED_BY],
+                              BCON_UTF8(s->owner));
+    if (ob_mongo_update_many(coll, filter, m->u_renew, s->conf->timeout_ms, NULL, NULL,
+                             "renewing locks", &err) != OB_OK)
+        ob_log(s->log, OB_LOG_WARN, "source.renew", OB_KC("error", err.text));
+    bson_destroy(filter);
+    mongoc_collection_destroy(coll);
+}
+
+/* While the sink is down, or we are paused, what was claimed is shown as waiting. */
+static void show_claims(struct ob_source *s, const char *state)
+{
+    struct ob_err err;
+    bool back = strcmp(state, "down") == 0 || strcmp(state, "paused") == 0;
+    if (back && (!s->shown_back || s->probed)) {
+        if (ob_mongo_reader_rest(s->reader, &err) != OB_OK)
+            return; /* with the next beat */
+        ob_mongo_page_free(s->page);
+        s->page = NULL;
+        s->probed = false;
+        s->shown_back = true; /* even if it fails: then some may be back */
+        if (ob_mongo_give_back(s, &err) != OB_OK)
+            ob_log(s->log, OB_LOG_WARN, "source.claims", OB_KC("error", err.text));
+    } else if (!back && s->shown_back && ob_mongo_claim_again(s, &err) != OB_OK) {
+        ob_log(s->log, OB_LOG_WARN, "source.claims", OB_KC("error", err.text));
+    }
+}
+
+static void report_stuck(struct ob_source *s)
+{
+    size_t stuck = 0;
+    int64_t now = now_ms(s), limit = s->model->conf->claim_stuck_ms;
+    for (size_t i = 0; i < s->window.cap; i++)
+        if (s->window.at[i].ref && now - s->window.at[i].since_ms >= limit) {
+            s->window.at[i].since_ms = now; /* said again after as long */
+            stuck++;
+        }
+    if (stuck > 0)
+        ob_log(s->log, OB_LOG_ERROR, "source.stuck", OB_KI("documents", stuck),
+               OB_KI("for_ms", limit));
+}
+
+enum ob_status ob_mongo_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused,
+                             struct ob_err *err)
+{
+    char query[96], set[800];
+    bson_t lease;
+    bson_iter_t it;
+    enum ob_status st = ob_mongo_owned(s, err);
+    if (st != OB_OK)
+        return st;
+    snprintf(query, sizeof(query), "{\"_id\":\"lease\",\"epoch\":%" PRId64 "}", s->epoch);
+    snprintf(set, sizeof(set),
+             "{\"until\":{\"$add\":[\"$$NOW\",%" PRId64 "]},\"beat_at\":\"$$NOW\",\"state\":"
+             "\"%.15s\",\"in_flight\":%" PRId64 ",\"published\":{\"$add\":[\"$published\",%" PRIu64
+             "]},\"failed\":{\"$add\":[\"$failed\",%" PRIu64
+             "]},\"fenced\":{\"$add\":[\"$fenced\",%" PRIu64 "]}}",
+             s->conf->lease_ms, beat->state, beat->in_flight, s->delivered, s->failed, s->fenced);
+    int64_t asked = now_ms(s);
+    st = change(s, query, set, &lease, err);
+    if (st == OB_OK && bson_empty(&lease))
+        st = ob_err_set(err, OB_FENCED, "another worker took over");
+    if (st == OB_OK) {
+        s->delivered = s->failed = s->fenced = 0;
+        atomic_store(&s->lease_until, asked + s->conf->lease_ms);
+        *paused = bson_iter_init_find(&it, &lease, "paused") && bson_iter_as_bool(&it);
+    } else if (st != OB_FENCED && now_ms(s) >= atomic_load(&s->lease_until)) {
+        ob_err_prefix(err, "the lease ran out");
+        st = OB_FENCED;
+    }
+    bson_destroy(&lease);
+    if (st == OB_FENCED)
+        ob_mongo_lost(s);
+    if (st != OB_OK)
+        return st;
+    show_claims(s, beat->state);
+    renew_locks(s);
+    report_stuck(s);
+    return OB_OK;
+}
+
+void ob_mongo_disown(struct ob_source *s)
+{
+    char query[96];
+    bson_t lease;
+    struct ob_err err;
+    bool was = s->owned;
+    ob_mongo_lost(s);
+    if (!was)
+        return;
+    if (ob_mongo_give_back(s, &err) != OB_OK)
+        ob_log(s->log, OB_LOG_WARN, "source.claims", OB_KC("error", err.text));
+    snprintf(query, sizeof(query), "{\"_id\":\"lease\",\"epoch\":%" PRId64 "}", s->epoch);
+    char set[400];
+    snprintf(set, sizeof(set),
+             "{\"until\":{\"$subtract\":[\"$$NOW\",1]},\"state\":\"stopped\",\"in_flight\":0,"
+             "\"published\":{"
+             "\"$add\":[\"$published\",%" PRIu64 "]},\"failed\":{\"$add\":[\"$failed\",%" PRIu64
+             "]},\"fenced\":{\"$add\":[\"$fenced\",%" PRIu64 "]}}",
+             s->delivered, s->failed, s->fenced);
+    if (change(s, query, set, &lease, &err) == OB_OK)
+        s->delivered = s->failed = s->fenced = 0;
+    else
+        ob_log(s->log, OB_LOG_WARN, "source.disown", OB_KC("error", err.text));
+    bson_destroy(&lease);
+}

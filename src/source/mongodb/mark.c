@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mark - what became of documents, written into their fields.
+ *
+ * Delivered ones outside a transaction go by `_id` and locked_by alone, and only where nobody else
+ * can have our name: whoever took over has cleared it, so that a sleeper's mark changes nothing and
+ * is counted as fenced. Everything else is marked inside a transaction that began with the epoch;
+ * there a document may also stand unlocked, because a parked one is given back while it waits. */
+#include "source/mongodb/mongo.h"
+
+#include "core/utf8.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define CHUNK 5000 /* ids of one statement */
+#define REASON_MAX 1000
+
+enum which { DONE, RETRIED, BACK, DEAD };
+
+static bool is(const struct ob_settle_op *op, enum which which)
+{
+    switch (which) {
+    case DONE:
+        return op->kind == OB_SETTLE_PUBLISHED;
+    case RETRIED:
+        return op->kind == OB_SETTLE_PARK && op->spent;
+    case BACK:
+        return op->kind == OB_SETTLE_PARK && !op->spent;
+    case DEAD:
+        return op->kind == OB_SETTLE_DEAD;
+    }
+    return false;
+}
+
+/* Ours: locked by us or, inside a transaction with our epoch, by nobody. */
+static void append_ours(const struct ob_source *s, bson_t *filter, bool in_transaction)
+{
+    const struct mongo_model *m = s->model;
+    bson_t either, one;
+    if (!in_transaction) {
+        BSON_APPEND_UTF8(filter, m->f[OB_MAP_STATUS], m->claimed);
+        BSON_APPEND_UTF8(filter, m->f[OB_MAP_LOCKED_BY], s->owner);
+        return;
+    }
+    BSON_APPEND_ARRAY_BEGIN(filter, "$or", &either);
+    BSON_APPEND_DOCUMENT_BEGIN(&either, "0", &one);
+    BSON_APPEND_UTF8(&one, m->f[OB_MAP_STATUS], m->claimed);
+    BSON_APPEND_UTF8(&one, m->f[OB_MAP_LOCKED_BY], s->owner);
+    bson_append_document_end(&either, &one);
+    BSON_APPEND_DOCUMENT_BEGIN(&either, "1", &one);
+    BCON_APPEND(&one, m->f[OB_MAP_STATUS], "{", "$in", "[", BCON_UTF8(m->pending),
+                BCON_UTF8(m->failed), "]", "}", m->f[OB_MAP_LOCKED_BY], BCON_NULL);
+    bson_append_document_end(&either, &one);
+    bson_append_array_end(filter, &either);
+}
+
+/* All of one kind that are marked alike. */
+static enum ob_status mark_alike(struct ob_source *s, const struct ob_settle *settle,
+                                 enum which which, const bson_t *update,
+                                 mongoc_client_session_t *session, size_t *missed,
+                                 struct ob_err *err)
+{
+    mongoc_collection_t *coll = ob_mongo_coll(s, s->model->events);
+    enum ob_status st = OB_OK;
+    for (size_t i = 0; st == OB_OK && i < settle->n;) {
+        size_t n = 0, matched = 0;
+        bson_t filter, in, list;
+        bson_init(&filter);
+        BSON_APPEND_DOCUMENT_BEGIN(&filter, "_id", &in);
+        BSON_APPEND_ARRAY_BEGIN(&in, "$in", &list);
+        for (; i < settle->n && n < CHUNK; i++) {
+            bson_iter_t id;
+            char text[16];
+            const char *at;
+            if (!is(&settle->ops[i], which) || !ob_mongo_ref(settle->ops[i].event, &id))
+                continue;
+            size_t len = bson_uint32_to_string((uint32_t)n++, &at, text, sizeof(text));
+            bson_append_iter(&list, at, (int)len, &id);
+        }
+        bson_append_array_end(&in, &list);
+        bson_append_document_end(&filter, &in);
+        append_ours(s, &filter, session != NULL);
+        if (n > 0)
+            st = ob_mongo_update_many(coll, &filter, update, s->conf->timeout_ms, session, &matched,
+                                      "marking", err);
+        bson_destroy(&filter);
+        if (st == OB_OK && matched < n)
+            *missed += n - matched;
+    }
+    mongoc_collection_destroy(coll);
+    return st;
+}
+
+void ob_mongo_count_fenced(struct ob_source *s, size_t n)
+{
+    if (n == 0)
+        return;
+    s->fenced += n;
+    ob_log(s->log, OB_LOG_WARN, "source.fenced", OB_KI("marks", n),
+           OB_KC("error", "documents were changed by others while they were published"));
+}
+
+enum ob_status ob_mongo_mark_done(struct ob_source *s, const struct ob_settle *settle,
+                                  struct ob_err *err)
+{
+    size_t missed = 0;
+    enum ob_status st = mark_alike(s, settle, DONE, s->model->u_done, NULL, &missed, err);
+    if (st == OB_OK && !s->unsure) /* after a lost answer those that were marked do not match */
+        ob_mongo_count_fenced(s, missed);
+    s->unsure = st != OB_OK;
+    return st;
+}
+
+/* ---- failures ---- */
+
+static void append_literal(bson_t *b, const char *field, const char *text)
+{
+    bson_t lit;
+    struct ob_str t = ob_str_c(text);
+    if (t.n > REASON_MAX)
+        t.n = ob_utf8_cut(t.p, REASON_MAX);
+    BSON_APPEND_DOCUMENT_BEGIN(b, field, &lit);
+    if (ob_utf8_valid(t) && !memchr(t.p, 0, t.n))
+        bson_append_utf8(&lit, "$literal", -1, t.p, (int)t.n);
+    else
+        BSON_APPEND_UTF8(&lit, "$literal", "the reason is not text");
+    bson_append_document_end(b, &lit);
+}
+
+static void append_json(bson_t *b, const char *field, const char *json)
+{
+    bson_t *x = ob_mongo_bson("%s", json);
+    if (x)
+        BSON_APPEND_DOCUMENT(b, field, x);
+    bson_destroy(x);
+}
+
+/* What is written of a failure. text NULL: it has no room for it. */
+static void failed_fields(const struct mongo_model *m, const struct ob_settle_op *op, bson_t *set,
+                          const char *text)
+{
+    bool dead = op->kind == OB_SETTLE_DEAD;
+    append_literal(set, m->f[OB_MAP_STATUS], m->failed);
+    if (m->f[OB_MAP_ATTEMPTS] && dead) {
+        char *json = bson_strdup_printf("{\"$max\":[%s,%s]}", m->x_attempts, m->x_max);
+        if (m->f[OB_MAP_MAX_ATTEMPTS] || m->conf->dead_attempts > 0)
+            append_json(set, m->f[OB_MAP_ATTEMPTS], json);
+        bson_free(json);
+    } else if (m->f[OB_MAP_ATTEMPTS]) {
+        char *json = bson_strdup_printf("{\"$add\":[%s,1]}", m->x_attempts);
+        append_json(set, m->f[OB_MAP_ATTEMPTS], json);
+        bson_free(json);
+    }
+    if (m->f[OB_MAP_ERROR] && text && (dead || m->conf->error_on == OB_MAP_ERROR_RETRY))
+        append_literal(set, m->f[OB_MAP_ERROR], text);
+    if (m->f[OB_MAP_ERROR_AT] && text)
+        BSON_APPEND_UTF8(set, m->f[OB_MAP_ERROR_AT], "$$NOW");
+    BSON_APPEND_NULL(set, m->f[OB_MAP_LOCKED_BY]);
+    BSON_APPEND_NULL(set, m->f[OB_MAP_LOCKED_UNTIL]);
+}
+
+static void failed_update(const struct mongo_model *m, const struct ob_settle_op *op, bson_t *out,
+                          bool brief)
+{
+    bson_t stage, set;
+    const char *text = op->reason;
+    if (op->kind == OB_SETTLE_DEAD && op->exhausted && m->conf->error_exhausted)
+        text = m->conf->error_exhausted;
+    else if (op->kind == OB_SETTLE_DEAD && !op->exhausted && m->conf->error_rejected)
+        text = m->conf->error_rejected;
+    bson_init(out);
+    BSON_APPEND_DOCUMENT_BEGIN(out, "0", &stage);
+    BSON_APPEND_DOCUMENT_BEGIN(&stage, "$set", &set);
+    failed_fields(m, op, &set, brief ? NULL : text);
+    bson_append_document_end(&stage, &set);
+    bson_append_document_end(out, &stage);
+}
+
+static enum ob_status mark_failed(struct ob_source *s, const struct ob_settle *settle,
+                                  enum which which, mongoc_client_session_t *session,
+                                  size_t *missed, struct ob_err *err)
+{
+    const struct mongo_model *m = s->model;
+    mongoc_collection_t *coll = ob_mongo_coll(s, m->events);
+    enum ob_status st = OB_OK;
+    bson_t opts, none = BSON_INITIALIZER, reply;
+    bson_error_t e;
+    size_t n = 0;
+    ob_mongo_write_opts(&opts, s->conf->timeout_ms, session);
+    BSON_APPEND_BOOL(&opts, "ordered", false);
+    mongoc_bulk_operation_t *bulk = mongoc_collection_create_bulk_operation_with_opts(coll, &opts);
+    for (size_t i = 0; i < settle->n; i++) {
+        const struct ob_settle_op *op = &settle->ops[i];
+        bson_iter_t id;
+        bson_t filter, update;
+        if (!is(op, which) || !ob_mongo_ref(op->event, &id))
+            continue;
+        bson_init(&filter);
+        bson_append_iter(&filter, "_id", -1, &id);
+        append_ours(s, &filter, true);
+        failed_update(m, op, &update, op->event->fault.n > 0);
+        mongoc_bulk_operation_update_one_with_opts(bulk, &filter, &update, &none, NULL);
+        bson_destroy(&filter);
+        bson_destroy(&update);
+        n++;
+    }
+    if (n > 0) {
+        if (!mongoc_bulk_operation_execute(bulk, &reply, &e))
+            st = ob_mongo_fail(err, "marking", &e, &reply);
+        else if ((size_t)ob_mongo_i64(&reply, "nMatched", 0) < n)
+            *missed += n - (size_t)ob_mongo_i64(&reply, "nMatched", 0);
+        bson_destroy(&reply);
+    }
+    mongoc_bulk_operation_destroy(bulk);
+    bson_destroy(&opts);
+    mongoc_collection_destroy(coll);
+    return st;
+}
+
+static bool any(const struct ob_settle *settle, enum which which)
+{
+    for (size_t i = 0; i < settle->n; i++)
+        if (is(&settle->ops[i], which))
+            return true;
+    return false;
+}
+
+enum ob_status ob_mongo_mark(struct ob_source *s, const struct ob_settle *settle,
+                             mongoc_client_session_t *session, size_t *missed, struct ob_err *err)
+{
+    size_t given_back = 0;
+    const struct mongo_model *m = s->model;
+    enum ob_status st = OB_OK;
+    if (any(settle, DONE))
+        st = mark_alike(s, settle, DONE, m->u_done, session, missed, err);
+    if (st == OB_OK && any(settle, BACK))
+        st = mark_alike(s, settle, BACK, m->u_back, session, &given_back, err);
+    if (st == OB_OK && any(settle, RETRIED))
+        st = mark_failed(s, settle, RETRIED, session, missed, err);
+    if (st == OB_OK && any(settle, DEAD))
+        st = m->conf->on_permanent == OB_MAP_MARK_PROCESSED
+                 ? mark_alike(s, settle, DEAD, m->u_done, session, missed, err)
+                 : mark_failed(s, settle, DEAD, session, missed, err);
+    return st;
+}
+
+/* ---- claims of what is in the window ---- */
+
+enum ob_status ob_mongo_claim_again(struct ob_source *s, struct ob_err *err)
+{
+    mongoc_collection_t *coll = ob_mongo_coll(s, s->model->events);
+    const bson_value_t **ids = calloc(CHUNK, sizeof(*ids));
+    enum ob_status st = ids ? OB_OK : ob_err_set(err, OB_RETRY, "no memory");
+    for (size_t i = 0; st == OB_OK && i < s->window.cap;) {
+        size_t n = 0;
+        for (; i < s->window.cap && n < CHUNK; i++)
+            if (s->window.at[i].ref)
+                ids[n++] = &s->window.at[i].id;
+        if (n == 0)
+            break;
+        bson_t filter;
+        bson_init(&filter);
+        ob_mongo_in(&filter, "_id", ids, n);
+        BCON_APPEND(&filter, s->model->f[OB_MAP_STATUS], "{", "$in", "[",
+                    BCON_UTF8(s->model->pending), BCON_UTF8(s->model->failed), "]", "}",
+                    s->model->f[OB_MAP_LOCKED_BY], BCON_NULL);
+        st = ob_mongo_update_many(coll, &filter, s->model->u_claim, s->conf->timeout_ms, NULL, NULL,
+                                  "claiming again", err);
+        bson_destroy(&filter);
+    }
+    free(ids);
+    mongoc_collection_destroy(coll);
+    if (st == OB_OK) {
+        s->shown_back = false;
+        ob_mongo_reader_go(s->reader, false);
+    }
+    return st;
+}

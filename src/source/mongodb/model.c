@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model - a mapping of documents, checked, and the filters, projections and updates that follow
+ * from it. They are written as JSON once and sent as BSON many times. All times are the server's
+ * ($$NOW).
+ *
+ * Expressions are guarded against fields of a wrong type: one odd document must not make a query
+ * fail for all (tests/e2e/test_mongodb_hostile.py). */
+#include "event/mongo_native.h"
+#include "source/mongodb/mongo.h"
+
+#include "core/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool name_ok(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= 120 && name[0] != '.' && name[n - 1] != '.' && !strpbrk(name, "$\"\\") &&
+           !strstr(name, "..");
+}
+
+/* Text in quotes, in the arena. NULL: no memory. */
+static const char *quoted(struct ob_arena *arena, const char *text)
+{
+    struct ob_buf b;
+    ob_buf_init(&b, 4096);
+    ob_buf_char(&b, '"');
+    ob_json_escape(&b, ob_str_c(text));
+    ob_buf_char(&b, '"');
+    struct ob_str copy = {0};
+    if (!b.failed)
+        copy = ob_arena_copy(arena, ob_buf_view(&b));
+    ob_buf_clear(&b);
+    return copy.p;
+}
+
+static enum ob_status take_fields(struct mongo_model *m, struct ob_err *err)
+{
+    for (int role = 0; role < OB_MAP_N; role++) {
+        const char *name = m->conf->col[role];
+        if (!name || !*name)
+            continue;
+        size_t n = strlen(name); /* every field of a document is optional */
+        m->f[role] = ob_arena_copy(m->arena, (struct ob_str){name, n - (name[n - 1] == '?')}).p;
+        if (!m->f[role])
+            return ob_err_set(err, OB_DOWN, "no memory");
+        if (!name_ok(m->f[role]))
+            return ob_err_set(err, OB_FATAL, "mapping.%s: '%s' cannot be a field's name",
+                              ob_map_role_name((enum ob_map_role)role), name);
+    }
+    static const enum ob_map_role needed[] = {OB_MAP_ID,          OB_MAP_TYPE,   OB_MAP_PAYLOAD,
+                                              OB_MAP_CREATED,     OB_MAP_STATUS, OB_MAP_LOCKED_BY,
+                                              OB_MAP_LOCKED_UNTIL};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+        if (!m->f[needed[i]])
+            return ob_err_set(err, OB_FATAL, "mapping.%s: documents need such a field",
+                              ob_map_role_name(needed[i]));
+    if (m->f[OB_MAP_DONE])
+        return ob_err_set(err, OB_FATAL,
+                          "mapping.done: documents show what became of them by `status`");
+    return OB_OK;
+}
+
+static enum ob_status take_values(struct mongo_model *m, struct ob_err *err)
+{
+    const struct {
+        const char *name;
+        const struct ob_opt_list *list;
+        const char **out;
+    } values[] = {{"status_pending", &m->conf->pending, &m->pending},
+                  {"status_claimed", &m->conf->claimed, &m->claimed},
+                  {"status_done", &m->conf->done, &m->done},
+                  {"status_failed", &m->conf->failed, &m->failed}};
+    for (size_t i = 0; i < 4; i++) {
+        if (values[i].list->n == 0)
+            return ob_err_set(err, OB_FATAL, "mapping.%s: documents need such a status",
+                              values[i].name);
+        *values[i].out = values[i].list->values[0];
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(*values[k].out, *values[i].out) == 0)
+                return ob_err_set(err, OB_FATAL, "mapping.%s: '%s' is another status already",
+                                  values[i].name, *values[i].out);
+    }
+    return OB_OK;
+}
+
+static void take_order(struct mongo_model *m)
+{
+    bool versioned = m->f[OB_MAP_ENTITY_VERSION] && m->f[OB_MAP_AGGREGATE_ID] && !m->native;
+    m->entity = versioned          ? m->f[OB_MAP_AGGREGATE_ID]
+                : m->f[OB_MAP_KEY] ? m->f[OB_MAP_KEY]
+                                   : m->f[OB_MAP_AGGREGATE_ID];
+    m->order = m->native || !m->f[OB_MAP_ENTITY_VERSION] ? m->f[OB_MAP_ORDER]
+                                                         : m->f[OB_MAP_ENTITY_VERSION];
+    if (!m->order)
+        m->order = m->f[OB_MAP_CREATED];
+    m->first = m->native ? m->order : m->f[OB_MAP_CREATED];
+}
+
+static bool take_names(struct mongo_model *m, const char *events)
+{
+    m->events = ob_arena_copy(m->arena, ob_str_c(events)).p;
+    m->lease = ob_arena_printf(m->arena, "%s_lease", events);
+    m->parked = ob_arena_printf(m->arena, "%s_parked", events);
+    m->held = ob_arena_printf(m->arena, "%s_held", events);
+    m->dead = ob_arena_printf(m->arena, "%s_dead", events);
+    return m->events && m->lease && m->parked && m->held && m->dead;
+}
+
+/* ---- expressions ---- */
+
+#define NUMBER "{\"$cond\":[{\"$isNumber\":\"$%s\"},\"$%s\",%" PRId64 "]}"
+
+static bool build_numbers(struct mongo_model *m)
+{
+    const char *attempts = m->f[OB_MAP_ATTEMPTS], *max = m->f[OB_MAP_MAX_ATTEMPTS];
+    m->x_attempts = attempts ? ob_arena_printf(m->arena, NUMBER, attempts, attempts, (int64_t)0)
+                             : "{\"$literal\":0}";
+    m->x_max = max ? ob_arena_printf(m->arena, NUMBER, max, max, m->dead_attempts)
+                   : ob_arena_printf(m->arena, "{\"$literal\":%" PRId64 "}", m->dead_attempts);
+    m->x_dead = ob_arena_printf(m->arena,
+                                "{\"$and\":[{\"$eq\":[\"$%s\",{\"$literal\":%s}]},"
+                                "{\"$gte\":[%s,%s]}]}",
+                                m->f[OB_MAP_STATUS], quoted(m->arena, m->failed),
+                                attempts ? m->x_attempts : "{\"$literal\":1}",
+                                attempts ? m->x_max : "{\"$literal\":0}");
+    return m->x_attempts && m->x_max && m->x_dead;
+}
+
+/* When a failed document's back-off is over. Attempts are bounded before they become a power. */
+static const char *due(struct mongo_model *m, const struct ob_backoff *b)
+{
+    const char *at = m->f[OB_MAP_ERROR_AT];
+    if (!at || !b || b->first_ms == 0)
+        return "true";
+    return ob_arena_printf(
+        m->arena,
+        "{\"$or\":[{\"$ne\":[{\"$type\":\"$%s\"},\"date\"]},{\"$lte\":[{\"$add\":[\"$%s\","
+        "{\"$min\":[%" PRIu32 ",{\"$multiply\":[%" PRIu32 ",{\"$pow\":[%u.%02u,{\"$min\":[64,"
+        "{\"$max\":[0,{\"$subtract\":[%s,1]}]}]}]}]}]}]},\"$$NOW\"]}]}",
+        at, at, b->max_ms, b->first_ms, b->factor_pct / 100, b->factor_pct % 100, m->x_attempts);
+}
+
+static bool build_ready(struct mongo_model *m, const struct ob_backoff *retry)
+{
+    const char *wait = due(m, retry), *status = m->f[OB_MAP_STATUS],
+               *until = m->f[OB_MAP_LOCKED_UNTIL];
+    if (!wait)
+        return false;
+    m->x_ready = ob_arena_printf(
+        m->arena,
+        "{\"$switch\":{\"branches\":["
+        "{\"case\":{\"$eq\":[\"$%s\",{\"$literal\":%s}]},\"then\":true},"
+        "{\"case\":{\"$eq\":[\"$%s\",{\"$literal\":%s}]},\"then\":{\"$and\":[{\"$not\":[%s]},%s]}},"
+        "{\"case\":{\"$eq\":[\"$%s\",{\"$literal\":%s}]},\"then\":{\"$or\":[{\"$ne\":[{\"$type\":"
+        "\"$%s\"},\"date\"]},{\"$lt\":[\"$%s\",\"$$NOW\"]}]}}],\"default\":false}}",
+        status, quoted(m->arena, m->pending), status, quoted(m->arena, m->failed), m->x_dead, wait,
+        status, quoted(m->arena, m->claimed), until, until);
+    return m->x_ready != NULL;
+}
+
+static bool build_filters(struct mongo_model *m)
+{
+    const char *status = m->f[OB_MAP_STATUS], *pending = quoted(m->arena, m->pending),
+               *failed = quoted(m->arena, m->failed), *claimed = quoted(m->arena, m->claimed);
+    m->q_pending = ob_mongo_bson("{\"%s\":%s}", status, pending);
+    m->q_recover = ob_mongo_bson("{\"%s\":{\"$in\":[%s,%s]},\"$expr\":%s}", status, failed, claimed,
+                                 m->x_ready);
+    m->q_open = ob_mongo_bson("{\"%s\":{\"$in\":[%s,%s,%s]}}", status, pending, failed, claimed);
+    m->q_ready = ob_mongo_bson("{\"$expr\":%s}", m->x_ready);
+    m->sort_page = ob_mongo_bson("{\"%s\":1}", m->first);
+    m->sort_order = bson_new();
+    if (m->entity)
+        BSON_APPEND_INT32(m->sort_order, m->entity, 1);
+    BSON_APPEND_INT32(m->sort_order, m->order, 1);
+    m->page = m->entity ? ob_mongo_bson("{\"%s\":1}", m->entity) : ob_mongo_bson("{\"_id\":1}");
+    m->meta = ob_mongo_bson(
+        "{\"" META_ENTITY "\":%s%s%s,\"" META_READY "\":%s,\"" META_DEAD "\":%s,\"" META_OWNER
+        "\":\"$%s\",\"" META_STATUS "\":\"$%s\",\"" META_SIZE "\":{\"$bsonSize\":\"$$ROOT\"}}",
+        m->entity ? "\"$" : "{\"$literal\":null}", m->entity ? m->entity : "",
+        m->entity ? "\"" : "", m->x_ready, m->x_dead, m->f[OB_MAP_LOCKED_BY], status);
+    return m->q_pending && m->q_recover && m->q_open && m->q_ready && m->sort_page && m->page &&
+           m->meta;
+}
+
+static bool build_updates(struct mongo_model *m, const char *owner)
+{
+    const char *status = m->f[OB_MAP_STATUS], *by = m->f[OB_MAP_LOCKED_BY],
+               *until = m->f[OB_MAP_LOCKED_UNTIL], *since = m->f[OB_MAP_CLAIMED_AT],
+               *done_at = m->f[OB_MAP_DONE_AT], *error = m->f[OB_MAP_ERROR];
+    int64_t lease = m->conf->lease_ms;
+    const char *claimed_at = since ? ob_arena_printf(m->arena, ",\"%s\":\"$$NOW\"", since) : "";
+    const char *published_at =
+        done_at ? ob_arena_printf(m->arena, ",\"%s\":\"$$NOW\"", done_at) : "";
+    const char *cleared =
+        error && m->conf->error_clear ? ob_arena_printf(m->arena, ",\"%s\":null", error) : "";
+    if (!claimed_at || !published_at || !cleared)
+        return false;
+    m->u_claim = ob_mongo_bson("[{\"$set\":{\"%s\":{\"$literal\":%s},\"%s\":{\"$literal\":%s},"
+                               "\"%s\":{\"$add\":[\"$$NOW\",%" PRId64 "]}%s}}]",
+                               status, quoted(m->arena, m->claimed), by, quoted(m->arena, owner),
+                               until, lease, claimed_at);
+    m->u_renew =
+        ob_mongo_bson("[{\"$set\":{\"%s\":{\"$add\":[\"$$NOW\",%" PRId64 "]}}}]", until, lease);
+    /* One with no attempt left was pending: as a failed one it would be dead. */
+    m->u_back = ob_mongo_bson("[{\"$set\":{\"%s\":{\"$cond\":[{\"$and\":[{\"$gt\":[%s,0]},{\"$lt\":"
+                              "[%s,%s]}]},{\"$literal\":%s},{\"$literal\":%s}]},\"%s\":null,\"%s\":"
+                              "null}}]",
+                              status, m->x_attempts, m->x_attempts, m->x_max,
+                              quoted(m->arena, m->failed), quoted(m->arena, m->pending), by, until);
+    m->u_done = ob_mongo_bson("[{\"$set\":{\"%s\":{\"$literal\":%s},\"%s\":null,\"%s\":null%s%s}}]",
+                              status, quoted(m->arena, m->done), by, until, published_at, cleared);
+    return m->u_claim && m->u_renew && m->u_back && m->u_done;
+}
+
+enum ob_status ob_mongo_model_new(const struct mongo_conf *conf, const char *owner,
+                                  const struct ob_backoff *retry, struct mongo_model **out,
+                                  struct ob_err *err)
+{
+    struct ob_arena *arena = ob_arena_new(8192, (size_t)1 << 20);
+    struct mongo_model *m = arena ? ob_arena_zalloc(arena, sizeof(*m)) : NULL;
+    if (!m) {
+        ob_arena_unref(arena);
+        return ob_err_set(err, OB_DOWN, "no memory");
+    }
+    m->arena = arena;
+    m->native = !conf->mapping.table || !*conf->mapping.table;
+    m->conf = m->native ? &ob_mongo_native : &conf->mapping;
+    m->dead_attempts = m->conf->dead_attempts > 0 ? m->conf->dead_attempts : 1000000;
+    const char *events = m->native ? conf->collection : conf->mapping.table;
+    enum ob_status st = OB_OK;
+    if (!name_ok(events) || strncmp(events, "system.", 7) == 0)
+        st = ob_err_set(err, OB_FATAL, "'%s' cannot be a collection's name", events);
+    if (st == OB_OK)
+        st = take_fields(m, err);
+    if (st == OB_OK)
+        st = take_values(m, err);
+    if (st == OB_OK) {
+        take_order(m);
+        if (!take_names(m, events) || !build_numbers(m) || !build_ready(m, retry) ||
+            !build_filters(m) || !build_updates(m, owner))
+            st = ob_err_set(err, OB_DOWN, "no memory for the statements of a mapping");
+    }
+    if (st != OB_OK) {
+        ob_mongo_model_free(m);
+        return st;
+    }
+    *out = m;
+    return OB_OK;
+}
+
+void ob_mongo_model_free(struct mongo_model *m)
+{
+    if (!m)
+        return;
+    bson_t *all[] = {m->q_pending, m->q_recover,  m->q_open, m->q_ready,
+                     m->sort_page, m->sort_order, m->page,   m->meta,
+                     m->u_claim,   m->u_renew,    m->u_back, m->u_done};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        bson_destroy(all[i]);
+    ob_arena_unref(m->arena);
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mongo - inside of the MongoDB source. Nothing here is for others.
+ *
+ *     driver.c  options, open, close            lease.c   who is the one worker: owner, epoch, beat
+ *     conn.c    clients, deadlines, errors      model.c   names, filters and updates of a mapping
+ *     event.c   a document as an event          window.c  documents that were handed out
+ *     reader.c  a thread that looks for work    pass.c    one look: page, entities, choice
+ *     claim.c   locks what a look has chosen
+ *     stream.c  a thread that wakes the reader  mark.c    what became of documents, in their fields
+ *     settle.c  what a settle records           record.c  parked and dead ones beside them
+ *     parked.c  held, drain, blocked            status.c  numbers for people
+ *     held.c    what keys wait for              admin*.c, check.c  what people do
+ *     schema.c  collections and indexes         txn.c     a transaction under the lease
+ *     release.c dead ones that are made pending again
+ *     set.c     values by their hash
+ *
+ * Beside a collection C of events stand C_lease (one document: who works, epoch, counters, paused),
+ * C_parked (events that wait, numbered), C_held (one document per key hash that waits) and C_dead.
+ * Events are named by their `_id` everywhere: two documents may have one event id.
+ *
+ * libmongoc blocks. The shard's thread uses `client` for what is short (lease, marks, parked ones);
+ * the reader and the stream have threads and clients of their own. Every call of the library has
+ * deadlines (conn.c).
+ *
+ * 64-bit hashes and destinations are stored as signed numbers, bit for bit. */
+#ifndef OB_SOURCE_MONGODB_MONGO_H
+#define OB_SOURCE_MONGODB_MONGO_H
+
+#include "core/backoff.h"
+#include "core/buf.h"
+#include "event/mapping.h"
+#include "source/admin.h"
+#include "source/source.h"
+
+#include <mongoc/mongoc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct mongo_conf {
+    const char *uri, *database;
+    const char *collection; /* of native documents; a mapping has its own */
+    int mode;               /* only rows */
+    const char *worker_id;  /* "": the process's own name */
+    int64_t poll_max_ms;
+    int64_t timeout_ms; /* of one call */
+    int64_t lease_ms;   /* of the one worker */
+    int64_t page;
+    int payload_json;          /* enum ob_bson_form: plain, relaxed, canonical */
+    bool change_stream;        /* wakes earlier than poll_max */
+    struct ob_mapping mapping; /* table NULL: native documents */
+};
+
+/* ---- model.c ---- */
+
+/* A mapping, checked, with all that is sent to the server again and again. Read-only after
+ * ob_mongo_model_new(): shared by the threads. */
+struct mongo_model {
+    struct ob_arena *arena; /* has the names, and this */
+    const struct ob_mapping *conf;
+    bool native;
+    const char *events, *lease, *parked, *held, *dead; /* collections */
+    const char *f[OB_MAP_N];                           /* fields; NULL: not mapped */
+    const char *entity; /* the field that order is kept within; NULL: none */
+    const char *order;  /* within an entity */
+    const char *first;  /* pages are read by it: creation, or the native number */
+    const char *pending, *claimed, *done, *failed;
+    int64_t dead_attempts; /* of a document without its own number */
+    /* Expressions on a document: may be claimed now; will not be tried again; attempts as a number;
+     * how many it may have. JSON text, to be put into other texts. */
+    const char *x_ready, *x_dead, *x_attempts, *x_max;
+    bson_t *q_pending;  /* filter: waits, for the first page */
+    bson_t *q_recover;  /* filter: failed or locked, and may be claimed now */
+    bson_t *q_open;     /* filter: not published, whether dead or not */
+    bson_t *q_ready;    /* filter: {$expr: x_ready} */
+    bson_t *sort_page;  /* by `first` */
+    bson_t *sort_order; /* by entity and order */
+    bson_t *page;       /* projection: the entity */
+    bson_t *meta;       /* projection: what a pass needs to know of a document */
+    bson_t *u_claim, *u_renew, *u_back, *u_done; /* updates: pipelines */
+};
+
+/* Fields of the projection `meta`, beside _id. */
+#define META_ENTITY "e"
+#define META_READY "r"
+#define META_DEAD "d"
+#define META_OWNER "o"
+#define META_STATUS "s"
+#define META_SIZE "z"
+
+/* OB_FATAL: with the option's name. owner: written as locked_by. retry: how long a failed document
+ * waits; NULL: not at all. */
+enum ob_status ob_mongo_model_new(const struct mongo_conf *conf, const char *owner,
+                                  const struct ob_backoff *retry, struct mongo_model **out,
+                                  struct ob_err *err) OB_MUST_CHECK;
+void ob_mongo_model_free(struct mongo_model *m);
+
+/* ---- conn.c ---- */
+
+/* A pool whose clients have our deadlines. */
+enum ob_status ob_mongo_pool(const struct mongo_conf *conf, mongoc_client_pool_t **out,
+                             struct ob_err *err) OB_MUST_CHECK;
+/* Is the server one that can do this: a member of a replica set, or a router. OB_FATAL: not. */
+enum ob_status ob_mongo_server(mongoc_client_t *client, const char *database,
+                               struct ob_err *err) OB_MUST_CHECK;
+/* What to do after a failed call. reply may be NULL. */
+enum ob_status ob_mongo_fail(struct ob_err *err, const char *what, const bson_error_t *e,
+                             const bson_t *reply);
+/* What a person can do about such a message; NULL: nothing is known. */
+const char *ob_mongo_advice(const char *text);
+/* May the same transaction succeed if it is tried again? */
+bool ob_mongo_transient(const bson_t *reply);
+/* Does this error say that a document got too large? */
+bool ob_mongo_too_large(const bson_error_t *e);
+/* {"writeConcern": majority with our deadline}, and the session if not NULL. */
+void ob_mongo_write_opts(bson_t *opts, int64_t timeout_ms, mongoc_client_session_t *session);
+/* A command that writes, on the primary with majority; takes part in the session if not NULL.
+ * reply is always initialised. */
+enum ob_status ob_mongo_write(mongoc_client_t *client, const char *database, const bson_t *command,
+                              int64_t timeout_ms, mongoc_client_session_t *session, bson_t *reply,
+                              const char *what, struct ob_err *err);
+/* updateMany with a pipeline; *matched may be NULL. */
+enum ob_status ob_mongo_update_many(mongoc_collection_t *coll, const bson_t *filter,
+                                    const bson_t *pipeline, int64_t timeout_ms,
+                                    mongoc_client_session_t *session, size_t *matched,
+                                    const char *what, struct ob_err *err) OB_MUST_CHECK;
+/* Of a cursor that gives no more: did it fail? */
+enum ob_status ob_mongo_cursor(mongoc_cursor_t *c, const char *what,
+                               struct ob_err *err) OB_MUST_CHECK;
+/* Appends "key": {"$in": [ids]}. */
+void ob_mongo_in(bson_t *b, const char *key, const bson_value_t *const *ids, size_t n);
+/* 128 bits that two different values never share; numbers that are equal have the same. */
+void ob_mongo_hash(const bson_value_t *v, uint64_t hash[2]);
+/* JSON made by printf, as BSON. NULL: it is none, or no memory. */
+bson_t *ob_mongo_bson(const char *fmt, ...) OB_PRINTF(1, 2);
+int64_t ob_mongo_i64(const bson_t *doc, const char *field, int64_t otherwise);
+
+/* ---- event.c ---- */
+
+/* Its bytes. Not by its fields: a bson_t wants an alignment that not every stack has. */
+struct ob_str ob_mongo_raw(const bson_t *doc);
+/* All slices in the arena. A document that cannot be turned into an event has ev->fault set. False:
+ * no memory. */
+bool ob_mongo_event(const struct mongo_model *m, int payload_json, const bson_t *doc,
+                    struct ob_arena *arena, struct ob_event *ev) OB_MUST_CHECK;
+/* The document's _id; valid as long as the event. False: it has none. */
+bool ob_mongo_ref(const struct ob_event *ev, bson_iter_t *it) OB_MUST_CHECK;
+/* A value as text: strings as they are, ObjectIds in hex, times RFC 3339, others as JSON. */
+void ob_mongo_text(const bson_value_t *v, struct ob_buf *out);
+
+/* ---- window.c ---- */
+
+/* A document that was handed out and is not settled. Its place is in the low bits of the event's
+ * ref. */
+struct mongo_slot {
+    uint64_t ref; /* 0: free */
+    bson_value_t id;
+    int64_t since_ms;
+    uint32_t next;
+};
+
+struct mongo_window {
+    struct mongo_slot *at;
+    size_t cap, n;
+    uint32_t free; /* list, UINT32_MAX: none */
+    uint64_t given;
+};
+
+/* Takes the id. 0: no memory. */
+uint64_t ob_mongo_window_add(struct mongo_window *w, bson_value_t *id, int64_t now_ms);
+/* NULL: it is not in it. */
+struct mongo_slot *ob_mongo_window_find(struct mongo_window *w, uint64_t ref);
+void ob_mongo_window_remove(struct mongo_window *w, uint64_t ref);
+void ob_mongo_window_clear(struct mongo_window *w);
+
+/* ---- set.c ---- */
+
+/* Values by their hash (ob_mongo_hash), with a number beside each. */
+struct mongo_set {
+    uint64_t (*at)[2];
+    uint32_t *value;
+    size_t cap, n; /* cap: a power of two */
+};
+
+/* 1: added, 0: it was there, -1: no memory. */
+int ob_mongo_set_add(struct mongo_set *set, const uint64_t h[2], uint32_t value) OB_MUST_CHECK;
+/* value may be NULL. */
+bool ob_mongo_set_has(const struct mongo_set *set, const uint64_t h[2], uint32_t *value);
+void ob_mongo_set_clear(struct mongo_set *set);
+
+/* ---- pass.c, reader.c, stream.c ---- */
+
+/* Documents that are claimed and not handed out yet: event i of the batch is document ids[i]. */
+struct mongo_page {
+    struct ob_batch *batch;
+    bson_value_t *ids;
+    size_t n, next;
+    bool was_dead; /* some of them have a row among the dead */
+};
+
+void ob_mongo_page_free(struct mongo_page *page);
+
+struct mongo_reader; /* reader.c */
+struct mongo_stream; /* stream.c */
+
+struct ob_source {
+    const struct mongo_conf *conf;
+    struct mongo_model *model;
+    char *pipeline, *owner;
+    bool owner_unique; /* nobody else writes this locked_by: it fences as well as the epoch */
+    bool dlt;
+    const struct ob_clock *clock;
+    const struct ob_log *log;
+    mongoc_client_pool_t *pool;
+    mongoc_client_t *client; /* the shard thread's */
+    mongoc_database_t *db;
+    bool ready; /* the server was looked at and the collections beside it are there */
+    bool owned;
+    bool leaked; /* it was, and documents may still be locked by us */
+    int64_t epoch;
+    _Atomic int64_t lease_until; /* mono ms: not later than the server's own time of it */
+    bool shown_back; /* what is in the window was given back: the sink is down, or we are paused */
+    bool probed;     /* … and a parked one was claimed since, to see whether the sink is back */
+    bool unsure;     /* the outcome of the last mark is not known */
+    int64_t renew_at;
+    uint64_t delivered, failed, fenced; /* not in the lease document yet */
+    _Atomic bool side;                  /* something may be parked or dead */
+    struct mongo_window window;
+    struct mongo_page *page; /* being handed out */
+    struct mongo_reader *reader;
+    struct mongo_stream *stream;
+    struct ob_buf text;
+};
+
+/* A look for work. Thread: the reader's. */
+struct mongo_pass {
+    struct ob_source *s;
+    mongoc_client_t *client;
+    size_t max, max_bytes;
+    bool recover;                 /* look at failed and locked ones, not at pending ones */
+    size_t slice;                 /* in and out: entities of one query; 0: not known yet */
+    const bson_value_t *entities; /* look at these alone, without a page; n_entities 0: at all */
+    size_t n_entities;
+    struct mongo_set *refused; /* documents that were handed out and could not be locked */
+    bson_t *unsure;            /* out: an array of ids that a failed claim may have locked */
+    bool more;                 /* out: there may be more of the same */
+};
+
+/* OB_OK: *out has documents that are ours. OB_AGAIN: nothing. */
+enum ob_status ob_mongo_pass(struct mongo_pass *p, struct mongo_page **out, struct ob_err *err);
+
+enum ob_status ob_mongo_reader_new(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+void ob_mongo_reader_free(struct mongo_reader *r);
+/* Lets it work (fresh: nothing is in the window), or stops it and waits until it rests (OB_AGAIN:
+ * it does not yet). Nothing that it found is kept. */
+void ob_mongo_reader_go(struct mongo_reader *r, bool fresh);
+enum ob_status ob_mongo_reader_rest(struct mongo_reader *r, struct ob_err *err) OB_MUST_CHECK;
+/* There may be something new. Any thread. entity: there is, of this one; NULL: it is not known
+ * where. */
+void ob_mongo_reader_kick(struct mongo_reader *r, const bson_value_t *entity);
+int ob_mongo_reader_fd(const struct mongo_reader *r);
+bool ob_mongo_reader_looking(struct mongo_reader *r);
+/* OB_OK: *out is the caller's. OB_AGAIN: asked for; the descriptor tells. */
+enum ob_status ob_mongo_reader_take(struct mongo_reader *r, size_t max, size_t max_bytes,
+                                    struct mongo_page **out, struct ob_err *err) OB_MUST_CHECK;
+
+enum ob_status ob_mongo_stream_new(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+void ob_mongo_stream_free(struct mongo_stream *st);
+void ob_mongo_stream_set(struct mongo_stream *st, bool on);
+
+/* ---- schema.c ---- */
+
+/* Makes the collections beside the events, with their indexes, where they are missing. */
+enum ob_status ob_mongo_side(mongoc_client_t *client, const char *database,
+                             const struct mongo_model *m, int64_t timeout_ms,
+                             struct ob_err *err) OB_MUST_CHECK;
+
+/* ---- lease.c ---- */
+
+enum ob_status ob_mongo_own(struct ob_source *s, struct ob_err *err);
+enum ob_status ob_mongo_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused,
+                             struct ob_err *err);
+void ob_mongo_disown(struct ob_source *s);
+/* Not the worker any more, or it cannot be known: nothing in memory counts. */
+void ob_mongo_lost(struct ob_source *s);
+enum ob_status ob_mongo_owned(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* The same by our own clock, before anything is handed out: OB_FENCED if the lease may be over. */
+enum ob_status ob_mongo_in_time(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Of what we have locked: all goes back to the status it had. */
+enum ob_status ob_mongo_give_back(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+
+mongoc_collection_t *ob_mongo_coll(const struct ob_source *s, const char *name);
+
+/* ---- txn.c ---- */
+
+/* A transaction on snapshot and majority. It begins with the lease document, which gives out
+ * `numbers` new ones of parked and dead events. */
+struct mongo_txn {
+    mongoc_client_t *client;
+    const struct mongo_conf *conf;
+    const struct mongo_model *model;
+    const struct ob_clock *clock;
+    int64_t epoch; /* the worker's fence; -1: whoever works (admin) */
+    int64_t numbers;
+    /* May be called several times. first: the number before the first new one. */
+    enum ob_status (*run)(void *user, mongoc_client_session_t *session, int64_t first,
+                          struct ob_err *err);
+    void *user;
+};
+
+/* OB_FENCED: not ours any more, or it is not known whether it was committed. */
+enum ob_status ob_mongo_transaction(const struct mongo_txn *t, struct ob_err *err) OB_MUST_CHECK;
+
+/* ---- settle.c, mark.c, record.c, parked.c, status.c ---- */
+
+enum ob_status ob_mongo_settle(struct ob_source *s, struct ob_settle *settle,
+                               struct ob_settled *out, struct ob_err *err);
+/* Delivered ones that stand nowhere else, outside a transaction: by `_id` and owner alone. */
+enum ob_status ob_mongo_mark_done(struct ob_source *s, const struct ob_settle *settle,
+                                  struct ob_err *err) OB_MUST_CHECK;
+/* All kinds, inside a transaction that has checked the epoch. *missed: how many were not ours. */
+enum ob_status ob_mongo_mark(struct ob_source *s, const struct ob_settle *settle,
+                             mongoc_client_session_t *session, size_t *missed,
+                             struct ob_err *err) OB_MUST_CHECK;
+void ob_mongo_count_fenced(struct ob_source *s, size_t n);
+/* What is in the window is shown as claimed again. */
+enum ob_status ob_mongo_claim_again(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+
+/* first_n: the number before the first new one. numbers: one per op, for when it is committed. */
+enum ob_status ob_mongo_record(struct ob_source *s, struct ob_settle *settle,
+                               mongoc_client_session_t *session, int64_t first_n, int64_t *numbers,
+                               struct ob_settled *out, struct ob_err *err) OB_MUST_CHECK;
+/* Derives C_held of these hashes anew; of those that nothing holds any more at most `max` are put
+ * into released. held.c; also for admin. */
+enum ob_status ob_mongo_rekey(mongoc_client_t *client, const char *database,
+                              const struct mongo_model *m, int64_t timeout_ms,
+                              mongoc_client_session_t *session, const int64_t *hashes, size_t n,
+                              uint64_t *released, size_t max, size_t *n_released,
+                              struct ob_err *err) OB_MUST_CHECK;
+/* Dead ones among the claimed, which a person made pending again, are dead no more. release.c */
+enum ob_status ob_mongo_release(struct ob_source *s, const struct mongo_page *page,
+                                struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_mongo_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
+                             struct ob_err *err);
+enum ob_status ob_mongo_drain(struct ob_source *s, uint64_t dest, int64_t now_wall_ms, size_t max,
+                              size_t per_key, bool (*skip)(void *user, uint64_t hash), void *user,
+                              struct ob_batch **out, int64_t *next_due_ms, struct ob_err *err);
+enum ob_status ob_mongo_blocked(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max,
+                                size_t *n, struct ob_err *err);
+enum ob_status ob_mongo_next_due(struct ob_source *s, mongoc_client_session_t *session,
+                                 int64_t *due_ms, struct ob_err *err);
+enum ob_status ob_mongo_status(struct ob_source *s, struct ob_source_status *out,
+                               struct ob_err *err);
+
+/* The same for whoever has a client; pending and so on stop counting at 10,001. */
+enum ob_status ob_mongo_numbers(mongoc_client_t *client, const char *database,
+                                const struct mongo_model *m, const struct ob_clock *clock,
+                                struct ob_source_status *out, struct ob_err *err);
+
+extern const struct ob_source_admin ob_mongo_admin; /* admin.c */
+extern const struct ob_source_driver ob_source_mongodb;
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* txn - a transaction that begins with the lease document: it gives out numbers and, for the
+ * worker, is the fence. Tried again where the server says that it may help. */
+#include "source/mongodb/mongo.h"
+
+#include <inttypes.h>
+
+#define TRIES 5
+
+static enum ob_status fence(const struct mongo_txn *t, mongoc_client_session_t *session,
+                            int64_t *first, struct ob_err *err)
+{
+    char epoch[48] = "";
+    bson_iter_t it, field;
+    bson_t reply, *command;
+    if (t->epoch >= 0)
+        snprintf(epoch, sizeof(epoch), ",\"epoch\":%" PRId64, t->epoch);
+    command = ob_mongo_bson("{\"findAndModify\":\"%s\",\"query\":{\"_id\":\"lease\"%s},\"update\":{"
+                            "\"$inc\":{\"last_n\":%" PRId64
+                            ",\"settles\":1}},\"new\":false,\"fields\":{\"last_n\":1}}",
+                            t->model->lease, epoch, t->numbers);
+    if (!command)
+        return ob_err_set(err, OB_RETRY, "no memory");
+    enum ob_status st = ob_mongo_write(t->client, t->conf->database, command, t->conf->timeout_ms,
+                                       session, &reply, "settling", err);
+    if (st == OB_OK) {
+        *first = 0;
+        if (!bson_iter_init_find(&it, &reply, "value") || !BSON_ITER_HOLDS_DOCUMENT(&it))
+            st = ob_err_set(err, OB_FENCED, "another worker took over: nothing was recorded");
+        else if (bson_iter_recurse(&it, &field) && bson_iter_find(&field, "last_n"))
+            *first = bson_iter_as_int64(&field);
+    }
+    bson_destroy(&reply);
+    bson_destroy(command);
+    return st;
+}
+
+/* OB_FENCED: it is not known whether it was committed. */
+static enum ob_status commit(const struct mongo_txn *t, mongoc_client_session_t *session,
+                             bool *again, struct ob_err *err)
+{
+    int64_t until = ob_clock_mono_ms(t->clock) + t->conf->timeout_ms;
+    for (;;) {
+        bson_t reply;
+        bson_error_t e;
+        bool ok = mongoc_client_session_commit_transaction(session, &reply, &e);
+        enum ob_status st = ok ? OB_OK : ob_mongo_fail(err, "committing", &e, &reply);
+        bool unknown = !ok && mongoc_error_has_label(&reply, "UnknownTransactionCommitResult");
+        *again = !ok && ob_mongo_transient(&reply);
+        bson_destroy(&reply);
+        if (!unknown)
+            return st;
+        if (ob_clock_mono_ms(t->clock) >= until) {
+            ob_err_prefix(err, "it is not known whether this was recorded");
+            return OB_FENCED;
+        }
+    }
+}
+
+static enum ob_status try_once(const struct mongo_txn *t, mongoc_client_session_t *session,
+                               bool *again, struct ob_err *err)
+{
+    bson_error_t e;
+    int64_t first = 0;
+    *again = false;
+    if (!mongoc_client_session_start_transaction(session, NULL, &e))
+        return ob_mongo_fail(err, "a transaction", &e, NULL);
+    enum ob_status st = fence(t, session, &first, err);
+    if (st == OB_OK)
+        st = t->run(t->user, session, first, err);
+    if (st == OB_OK)
+        return commit(t, session, again, err);
+    *again = st == OB_DOWN || st == OB_RETRY; /* nothing was recorded */
+    mongoc_client_session_abort_transaction(session, &e);
+    return st;
+}
+
+static mongoc_client_session_t *begin(const struct mongo_txn *t, struct ob_err *err)
+{
+    mongoc_session_opt_t *opts = mongoc_session_opts_new();
+    mongoc_transaction_opt_t *txn = mongoc_transaction_opts_new();
+    mongoc_read_concern_t *rc = mongoc_read_concern_new();
+    mongoc_write_concern_t *wc = mongoc_write_concern_new();
+    bson_error_t e;
+    mongoc_read_concern_set_level(rc, MONGOC_READ_CONCERN_LEVEL_SNAPSHOT);
+    mongoc_write_concern_set_wmajority(wc, (int32_t)t->conf->timeout_ms);
+    mongoc_transaction_opts_set_read_concern(txn, rc);
+    mongoc_transaction_opts_set_write_concern(txn, wc);
+    mongoc_session_opts_set_default_transaction_opts(opts, txn);
+    mongoc_client_session_t *session = mongoc_client_start_session(t->client, opts, &e);
+    if (!session)
+        ob_mongo_fail(err, "a session", &e, NULL);
+    mongoc_transaction_opts_destroy(txn);
+    mongoc_session_opts_destroy(opts);
+    mongoc_read_concern_destroy(rc);
+    mongoc_write_concern_destroy(wc);
+    return session;
+}
+
+enum ob_status ob_mongo_transaction(const struct mongo_txn *t, struct ob_err *err)
+{
+    mongoc_client_session_t *session = begin(t, err);
+    bool again = true;
+    enum ob_status st = session ? OB_RETRY : OB_DOWN;
+    for (int i = 0; session && i < TRIES && again && st != OB_OK; i++)
+        st = try_once(t, session, &again, err);
+    if (session)
+        mongoc_client_session_destroy(session);
+    return st;
+}
