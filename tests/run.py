@@ -6,7 +6,8 @@
 
 A test case is one TAP line of a unit test, one program of another meson suite, or one pytest test.
 Up to six end-to-end tests that failed beside others are run once more alone; what passes then is listed as
-"unsteady" and is a fault of the test or of the program all the same. A build that fails is a failed case, and so is a phase that ran no test. The last line is
+"unsteady" and is a fault of the test or of the program all the same. A build that fails is a failed
+case, and so is a phase that ran no test. The last line is
 "N passed, N failed, N skipped"; the exit code is 1 if anything failed.
 """
 
@@ -50,7 +51,7 @@ VARIANTS = {
         "gcc",
         ["-Db_sanitize=thread", *SAN],
         5,
-        {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
+        {"TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan.supp"},
     ),
 }
 
@@ -250,7 +251,7 @@ def pytests(variant, folder, marks):
         # but a broker that takes long to start is started once
         shared = [n for n in names if "/test_kafka" in n]
         names_left = [n for n in names if n not in shared]
-        parts = [[n for n in shared if f"/{f}.py" in n] for f in ("test_kafka", "test_kafka_outage")]
+        parts = [[n for n in shared if n.startswith(f"{f}::")] for f in sorted({n.split("::")[0] for n in shared})]
         parts = [p for p in parts + [names_left[i::PARTS] for i in range(PARTS)] if p]
     else:  # files have something in common that is made once
         parts = [[f] for f in sorted({n.split("::")[0] for n in names})]
@@ -332,6 +333,8 @@ def report(total, started):
             say(f"  {name}")
             for line in why.splitlines():
                 say(f"    {line}")
+    for name, _ in total.failed:  # once more, at the end of what may be a long text
+        say(f"failed: {name}")
     say(f"\ntook {time.monotonic() - started:.0f} s")
 
 
@@ -365,6 +368,9 @@ def main():
             builder = Builder([p[2] for p in phases[number:] if p[3] is None], args.jobs)
         result = "ok" if phase[3] is None and not count.failed else count.line()
         say(f"      {result} ({time.monotonic() - at:.0f} s)")
+        for word, cases in (("failed", count.failed), ("unsteady", count.unsteady)):
+            for name, _ in cases:
+                say(f"      {word}: {name}")
         if args.times:
             for seconds, name in sorted(count.times, reverse=True)[:10]:
                 say(f"      {seconds:6.1f} s {name}")

@@ -2,6 +2,7 @@
 """Fixtures of the end-to-end tests."""
 
 import os
+import signal
 
 import pytest
 
@@ -10,6 +11,7 @@ import services
 
 
 def pytest_configure(config):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
     if not os.access(helpers.BIN, os.X_OK):
         pytest.exit(f"no program at {helpers.BIN}: run make, or set OUTBOX_BIN", returncode=3)
 
@@ -112,6 +114,36 @@ def own_rabbit():
 
     def start(*options, **kw):
         servers.append(services.Rabbit(*options, **kw))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def mongo():
+    """A MongoDB replica set of one node for all tests of the run."""
+    server = services.Mongo()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def mdb(mongo):
+    """A database of its own in it."""
+    d = mongo.database()
+    yield d
+    d.close()
+
+
+@pytest.fixture
+def own_mongo():
+    """Starts further sets, e.g. own_mongo("--auth", nodes=3)."""
+    servers = []
+
+    def start(*options, **kw):
+        servers.append(services.Mongo(*options, **kw))
         return servers[-1]
 
     yield start

@@ -106,6 +106,14 @@ class Process:
         if self.alive:
             os.kill(self.pid, sig)
 
+    def hears(self, sig):
+        try:
+            lines = open(f"/proc/{self.pid}/status", encoding="ascii", errors="replace").read().splitlines()
+        except OSError:
+            return True
+        masks = [int(x.split()[1], 16) for x in lines if x.startswith(("SigBlk:", "SigCgt:"))]
+        return any(mask >> (sig - 1) & 1 for mask in masks)
+
     def wait(self, deadline=20.0):
         """The exit code (negative: the signal)."""
         try:
@@ -116,7 +124,10 @@ class Process:
             ) from None
 
     def stop(self, deadline=20.0):
-        """SIGTERM, then waits. The exit code."""
+        """SIGTERM, then waits. The exit code. A program that has just been started is let come as far as hearing it."""
+        until = time.monotonic() + 5 * SLOW
+        while self.alive and not self.hears(signal.SIGTERM) and time.monotonic() < until:
+            time.sleep(0.01)
         self.signal(signal.SIGTERM)
         return self.wait(deadline)
 
@@ -196,3 +207,11 @@ class Outbox:
         for text in self.texts:
             report = sanitizer_report(text)
             assert report is None, report
+
+
+def memory_mb(process, name):
+    """VmRSS, VmHWM … of a process."""
+    for line in open(f"/proc/{process.pid}/status"):
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"no {name}")

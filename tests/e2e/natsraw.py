@@ -2,9 +2,13 @@
 """natsraw - a client of NATS and JetStream written from the protocol's description alone, so that what
 is read was not read by the library that wrote it."""
 
+import base64
 import json
+import pathlib
 import socket
 import ssl
+import subprocess
+import tempfile
 import time
 
 
@@ -21,6 +25,11 @@ class Message:
         return int(self.reply.split(".")[5])
 
     @property
+    def time(self):
+        """When the stream stored it, in seconds."""
+        return int(self.reply.split(".")[7]) / 1e9
+
+    @property
     def pending(self):
         return int(self.reply.split(".")[8])
 
@@ -35,10 +44,21 @@ def parse_headers(block):
     return [tuple(line.split(":", 1)) for line in lines[1:] if ":" in line], status
 
 
+def signed(creds, nonce):
+    """The JWT of a credentials file, and the server's nonce signed with the key that lies beside it."""
+    jwt = pathlib.Path(creds).read_text().splitlines()[1]
+    with tempfile.NamedTemporaryFile() as f:
+        f.write(nonce.encode())
+        f.flush()
+        key = str(creds).replace(".creds", ".pem")
+        sig = subprocess.run(["openssl", "pkeyutl", "-sign", "-rawin", "-inkey", key, "-in", f.name], capture_output=True, check=True).stdout
+    return {"jwt": jwt, "sig": base64.urlsafe_b64encode(sig).decode().rstrip("=")}
+
+
 class Client:
     """One connection; blocking."""
 
-    def __init__(self, port, user=None, password=None, tls=None, timeout=20.0):
+    def __init__(self, port, user=None, password=None, tls=None, token=None, creds=None, timeout=20.0):
         self.sock = socket.create_connection(("127.0.0.1", port), timeout)
         self.sock.settimeout(timeout)
         self.buf = b""
@@ -50,6 +70,10 @@ class Client:
         options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "name": "test", "lang": "raw", "version": "1"}
         if user:
             options.update(user=user, **{"pass": password})
+        if token:
+            options["auth_token"] = token
+        if creds:
+            options.update(signed(creds, self.info["nonce"]))
         self.send(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
         while True:
             line = self.line()
@@ -114,8 +138,12 @@ class Client:
         self.send(f"SUB {subject} {self.sid}\r\n".encode())
         return self.sid
 
-    def publish(self, subject, data=b"", reply=""):
-        self.send(f"PUB {subject} {reply} {len(data)}\r\n".encode() + data + b"\r\n")
+    def publish(self, subject, data=b"", reply="", headers=None):
+        if headers:
+            block = "".join(["NATS/1.0\r\n", *(f"{k}: {v}\r\n" for k, v in headers.items()), "\r\n"]).encode()
+            self.send(f"HPUB {subject} {reply} {len(block)} {len(block) + len(data)}\r\n".encode() + block + data + b"\r\n")
+        else:
+            self.send(f"PUB {subject} {reply} {len(data)}\r\n".encode() + data + b"\r\n")
 
     def request(self, subject, body=None, check=True):
         """The answer of the JetStream API as an object."""
@@ -144,14 +172,17 @@ class Client:
     def stream_info(self, name, check=True):
         return self.request(f"$JS.API.STREAM.INFO.{name}", check=check)
 
-    def read(self, stream):
-        """Every message of a stream, in its order."""
-        if self.stream_info(stream)["state"]["messages"] == 0:
+    def read(self, stream, first=1):
+        """Every message of a stream from that number on, in its order."""
+        state = self.stream_info(stream)["state"]
+        if state["messages"] == 0 or state["last_seq"] < first:
             return []
         self.sid += 1
         inbox = f"{self.inbox}.read{self.sid}"
         sid = self.subscribe(inbox)
         config = {"deliver_subject": inbox, "ack_policy": "none", "deliver_policy": "all", "inactive_threshold": 5_000_000_000}
+        if first > 1:
+            config.update(deliver_policy="by_start_sequence", opt_start_seq=first)
         answer = f"{inbox}a"
         self.subscribe(answer)
         self.publish(f"$JS.API.CONSUMER.CREATE.{stream}", json.dumps({"stream_name": stream, "config": config}).encode(), answer)

@@ -211,13 +211,14 @@ class Pgbouncer:
 class Kafka:
     """A broker, or a cluster of three. Looked at by clients that are not ours: kafka-python and kcat."""
 
-    def __init__(self, nodes=1, secure=False, conf=()):
+    def __init__(self, nodes=1, secure=False, conf=(), disk=None):
         self.client = pytest.importorskip("kafka", reason="skipped: there is no python3-kafka")
         if not shutil.which("kcat"):
             pytest.skip("skipped: there is no kcat")
         args = ["start", "--nodes", nodes, "--while", os.getpid()]
         for line in conf:
             args += ["--conf", line]
+        args += ["--disk", disk] if disk else []
         self.env = call("kafka", *args, *(["--secure"] if secure else []), timeout=400)
         self.dir, self.brokers = self.env["KAFKA_DIR"], self.env["KAFKA_BROKERS"]
         self.topics = 0
@@ -345,8 +346,8 @@ class Nats:
         args = ["stop", self.dir, "--keep", *(["--kill"] if kill else [])]
         call("nats", *args, *(["--node", node] if node else []))
 
-    def start(self, conf=()):
-        args = ["start", "--dir", self.dir]
+    def start(self, *options, conf=()):
+        args = ["start", "--dir", self.dir, *options]
         for line in conf:
             args += ["--conf", line]
         self.env = call("nats", *args)
@@ -389,9 +390,9 @@ class Rabbit:
         self.names += 1
         return f"{prefix}{os.getpid()}.{self.names}"
 
-    def exchange(self, *bindings, queue=None, arguments=None, kind="topic"):
+    def exchange(self, *bindings, queue=None, arguments=None, kind="topic", name=None):
         """A new durable exchange with one durable queue bound by these keys; (exchange, queue)."""
-        exchange = self.name("ex")
+        exchange = name or self.name("ex")
         queue = queue or self.name("q")
         c = self.connect()
         ch = c.channel()
@@ -424,8 +425,8 @@ class Rabbit:
     def ctl(self, *args):
         return call("rabbitmq", "ctl", self.dir, *args)
 
-    def alarm(self, on):
-        call("rabbitmq", "alarm", self.dir, "on" if on else "off")
+    def alarm(self, on, resource="memory"):
+        call("rabbitmq", "alarm", self.dir, "on" if on else "off", resource)
 
     def stop(self, kill=False):
         call("rabbitmq", "stop", self.dir, "--keep", *(["--kill"] if kill else []))
@@ -437,3 +438,117 @@ class Rabbit:
         if self.shared:
             return  # ends with the run
         subprocess.run([str(SCRIPTS / "rabbitmq"), "stop", self.dir, "--kill"], check=False, capture_output=True)
+
+
+class Mongo:
+    """A MongoDB replica set of one node, or of three. Looked at by pymongo, which is not the library of
+    the source."""
+
+    def __init__(self, *options, nodes=1, conf=()):
+        self.pymongo = pytest.importorskip("pymongo", reason="skipped: there is no python3-pymongo")
+        self.auth, self.mtls = "--auth" in options, "--mtls" in options
+        args = ["start", "--nodes", nodes, "--while", os.getpid(), *options]
+        for line in conf:
+            args += ["--set", line]
+        self.env = call("mongodb", *args, timeout=400)
+        self.dir, self.databases = self.env["MONGODB_DIR"], 0
+
+    @property
+    def ports(self):
+        return [int(p) for p in self.env["MONGODB_PORTS"].split(",")]
+
+    @property
+    def pids(self):
+        return [int(p) for p in call("mongodb", "env", self.dir)["MONGODB_PIDS"].split(",")]
+
+    def uri(self, user=None, password="secret", node=0, **more):
+        """How a client reaches the set, or one node (from 1) of it directly; with TLS the CA is in it."""
+        who = f"{user}:{password}@" if user else ""
+        ports = self.ports if not node else [self.ports[node - 1]]
+        options = {} if node or "?" not in self.env["MONGODB_URI"] else {"replicaSet": "rs0"}
+        if node:
+            options["directConnection"] = "true"
+        if "MONGODB_TLS" in self.env:
+            options.update(tls="true", tlsCAFile=self.env["MONGODB_TLS"] + "/ca.crt")
+            if self.mtls:
+                options["tlsCertificateKeyFile"] = self.env["MONGODB_TLS"] + "/client.pem"
+        options.update(more)
+        query = "&".join(f"{k}={v}" for k, v in options.items())
+        return f"mongodb://{who}{','.join(f'127.0.0.1:{p}' for p in ports)}/" + (f"?{query}" if query else "")
+
+    def client(self, user=None, node=0, **more):
+        """A client of the set, or of one node (from 1); the caller closes it. With --auth: as admin."""
+        user = user or ("admin" if self.auth else None)
+        more.setdefault("serverSelectionTimeoutMS", int(30000 * SLOW))
+        return self.pymongo.MongoClient(self.uri(user, node=node), **more)
+
+    def command(self, name, value=1, node=0, user=None, db="admin", **more):
+        with self.client(user, node) as c:
+            return c[db].command(name, value, **more)
+
+    def database(self):
+        """A new, empty database."""
+        self.databases += 1
+        return MongoDatabase(self, f"t{os.getpid()}_{self.databases}")
+
+    def primary(self, within=30):
+        """The number (from 1) of the node that is primary now, waited for."""
+
+        def find():
+            for node in range(1, len(self.ports) + 1):
+                try:
+                    if self.says(node).get("isWritablePrimary"):
+                        return node
+                except self.pymongo.errors.PyMongoError:
+                    pass
+            return 0
+
+        return wait_until(find, within, "a primary", every=0.1)
+
+    def says(self, node, within_ms=1000):
+        """What one node answers to `hello`; an exception if it does not answer."""
+        limit = int(within_ms * SLOW)
+        with self.client(node=node, serverSelectionTimeoutMS=limit, socketTimeoutMS=limit) as c:
+            return c.admin.command("hello")
+
+    def signal(self, sig, node=0):
+        for i, pid in enumerate(self.pids):
+            if node in (0, i + 1):
+                os.kill(pid, sig)
+
+    def stop(self, node=0, kill=False):
+        """One node (from 1) or all."""
+        args = ["stop", self.dir, "--keep", *(["--kill"] if kill else [])]
+        call("mongodb", *args, *(["--node", node] if node else []))
+
+    def start(self, node=0):
+        self.env = call("mongodb", "start", "--dir", self.dir, *(["--node", node] if node else []), timeout=400)
+
+    def close(self):
+        subprocess.run([str(SCRIPTS / "mongodb"), "stop", self.dir, "--kill"], check=False, capture_output=True)
+
+
+class MongoDatabase:
+    """One database of a set; gone when it is closed."""
+
+    def __init__(self, server, name):
+        self.server, self.name = server, name
+        self.client = server.client()
+
+    def __getitem__(self, collection):
+        return self.client[self.name][collection]
+
+    @property
+    def db(self):
+        return self.client[self.name]
+
+    @property
+    def uri(self):
+        return self.server.uri("admin" if self.server.auth else None)
+
+    def close(self):
+        try:
+            self.client.drop_database(self.name)
+        except self.server.pymongo.errors.PyMongoError:
+            pass  # a set that a test left without a primary goes with its folder
+        self.client.close()

@@ -4,6 +4,7 @@ writer's own commits returned. Nothing lost, no attempt spent, order kept, memor
 
 OUTBOX_TEST_STOP: seconds that a broker hangs (45 for the long form)."""
 
+import datetime
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import time
 import pytest
 
 from helpers import SLOW, wait_until
+from proxies import Confirms, Refuse, Slow
 from test_relay import Writer, insert
 
 STOP = float(os.environ.get("OUTBOX_TEST_STOP", "8"))
@@ -118,71 +120,125 @@ def check(outbox, side, writer, seen):
     assert outbox.json("dead", "list", "--json") == []
 
 
+def up_since(p):
+    """When the sink came up for the last time, by the relay's own log."""
+    line = [x for x in p.err.splitlines() if "msg=sink.up" in x][-1]
+    return datetime.datetime.fromisoformat(line.split("ts=")[1].split()[0].replace("Z", "+00:00")).timestamp()
+
+
+def watch_catching_up(outbox, p, writer, since, begun):
+    """What came since `begun` (a count of the writer's) waits, and the writer goes on. From the moment at which the sink is up it
+    is worked off at three times the rate of arrival at least: at that rate half of the time that it piled up for is enough."""
+    rate = (writer.total() - begun) / (time.time() - since)
+    wait_until(lambda: outbox.json("status", "--json")[0]["pending"] < max(20, rate / 2), 60, "caught up", every=0.05)
+    done, piled = time.time(), up_since(p) - since
+    assert done - up_since(p) < piled / 2 + SLOW, f"{rate:.0f}/s for {piled:.1f} s took {done - up_since(p):.1f} s"
+
+
+def flat(p, start):
+    assert memory(p.pid) - start < 8_000, f"memory is flat: {start} kB, then {memory(p.pid)} kB"
+
+
 @pytest.mark.slow
-def test_killed_and_restarted_many_times(outbox, side):
+def test_killed_and_restarted_five_times(outbox, side):
     """Trap 45: an outage spends nobody's attempts."""
     writer, p = begin(outbox, side)
-    wait_until(lambda: len(side.seen()) > 20, 30)
+    wait_until(lambda: len(side.seen()) > 100, 30)
     start = memory(p.pid)
-    for _ in range(5 if isinstance(side, NatsSide) else 2):
-        side.stop()
+    for _ in range(5):
         at = writer.total()
+        side.stop()
         wait_until(lambda: writer.total() > at + 50, 20, "the writer does not wait for a broker")
         side.start()
         n = len(side.seen())
         wait_until(lambda: len(side.seen()) > n, 60, "it flows again", every=0.2)
+    flat(p, start)
     writer.stop()
     seen = caught_up(side, writer)
-    assert memory(p.pid) - start < 20_000, "memory is flat"
     assert p.stop() == 0
     check(outbox, side, writer, seen)
-    assert "sink.down" in p.err and "sink.up" in p.err
+    assert p.err.count("msg=sink.down") >= 5 and p.err.count("msg=sink.up") >= 5
 
 
 @pytest.mark.slow
 def test_stopped_and_continued(outbox, side):
     """Trap 19: a broker that takes no bytes is down; nothing hangs."""
     writer, p = begin(outbox, side)
-    wait_until(lambda: len(side.seen()) > 20, 30)
+    wait_until(lambda: len(side.seen()) > 100, 30)
+    start = memory(p.pid)
+    at, since = writer.total(), time.time()
     for pid in side.pids():
         os.kill(pid, signal.SIGSTOP)
-    at, since = writer.total(), time.monotonic()
-    wait_until(lambda: time.monotonic() - since > STOP, STOP * 2 + 10)
+    wait_until(lambda: "msg=sink.down" in p.err, 60, "it is seen that nothing is taken")
+    wait_until(lambda: time.time() - since > STOP, STOP * 2 + 10)
     assert writer.total() > at
-    start = memory(p.pid)
+    ups = p.err.count("msg=sink.up")
     for pid in side.pids():
         os.kill(pid, signal.SIGCONT)
-    behind, since = writer.total() - at, time.monotonic()
-    rate = behind / STOP
-    wait_until(lambda: len({v["n"] for v in side.seen()}) >= at + behind, 60, "what came meanwhile", every=0.1)
-    took = time.monotonic() - since
+    wait_until(lambda: p.err.count("msg=sink.up") > ups, 60, "up again")
+    watch_catching_up(outbox, p, writer, since, at)
+    flat(p, start)
     writer.stop()
     seen = caught_up(side, writer)
-    assert memory(p.pid) - start < 20_000
     assert p.stop() == 0
     check(outbox, side, writer, seen)
-    assert took < STOP * SLOW + 10, f"{behind} events at {rate:.0f}/s took {took:.1f} s"
 
 
 @pytest.mark.slow
-def test_memory_alarm_blocks_and_never_hangs(outbox, own_rabbit):
-    """Trap 19: connection.blocked is an outage: no attempt is spent, SIGTERM ends the relay at once, and it goes on afterwards."""
+def test_an_alarm_blocks_and_never_hangs(outbox, own_rabbit):
+    """Trap 19: connection.blocked is an outage: no attempt is spent, SIGTERM ends the relay at once, and it goes on afterwards. First
+    for memory, with a new relay that finds the alarm on; then for the disk."""
     side = RabbitSide(own_rabbit)
     writer, p = begin(outbox, side)
     wait_until(lambda: len(side.seen()) > 20, 30)
-    side.server.alarm(True)
-    wait_until(lambda: "RabbitMQ blocks publishers" in p.err, 30, "it was told")
-    at = writer.total()
-    wait_until(lambda: writer.total() > at + 100, 20)
-    since = time.monotonic()
-    assert p.stop() == 0
-    assert time.monotonic() - since < 15 * SLOW
-    p = outbox.start("run")
-    wait_until(lambda: "RabbitMQ blocks publishers" in p.err, 30, "the next one is told too")
-    side.server.alarm(False)
-    wait_until(lambda: "sink.up" in p.err.split("RabbitMQ blocks publishers")[-1], 30, "up again")
+    for resource in ("memory", "disk"):
+        at, since, start = writer.total(), time.time(), memory(p.pid)
+        side.server.alarm(True, resource)
+        wait_until(lambda: f"RabbitMQ blocks publishers: low on {resource}" in p.err, 30, "it was told")
+        wait_until(lambda: writer.total() > at + 100, 20)
+        if resource == "memory":
+            asked = time.monotonic()
+            assert p.stop() == 0
+            assert time.monotonic() - asked < 15 * SLOW
+            p = outbox.start("run")
+            wait_until(lambda: "RabbitMQ blocks publishers" in p.err, 30, "the next one is told too")
+            start = memory(p.pid)
+        side.server.alarm(False, resource)
+        wait_until(lambda: "msg=sink.up" in p.err.split("RabbitMQ blocks publishers")[-1], 30, "up again")
+        watch_catching_up(outbox, p, writer, since, at)
+        flat(p, start)
     writer.stop()
     seen = caught_up(side, writer)
+    assert p.stop() == 0
+    check(outbox, side, writer, seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["stream", "server"])
+def test_a_limit_is_reached_while_a_writer_goes_on(outbox, own_nats, limit):
+    """A full stream, or a server without room for any: what cannot be stored waits, and goes on when there is room."""
+    if limit == "server":
+        server = own_nats("--store", "24K")
+        stream = server.stream()
+    else:
+        server = own_nats()
+        stream = server.stream(None, max_msgs=150, discard="new")  # by bytes the server drops some old ones
+    side = type("Side", (), {"topic": f"{stream}.x", "sink": f'{{type: nats, url: "{server.url}"}}'})
+    kept = []
+    side.seen = lambda: kept + [m.json() for m in server.read(stream)]
+    writer, p = begin(outbox, side)
+    wait_until(lambda: outbox.json("status", "--json")[0]["parked"] > 50, 40, "it is full", every=0.1)
+    at = len(side.seen())
+    wait_until(lambda: outbox.json("status", "--json")[0]["parked"] > 200, 40, "the writer goes on", every=0.1)
+    assert len(side.seen()) == at and outbox.json("dead", "list", "--json") == []
+    if limit == "server":
+        server.stop()
+        server.start("--store", "100M")
+    else:
+        with server.client() as c:
+            c.update(stream, max_msgs=1000000)
+    writer.stop()
+    seen = caught_up(side, writer, 150)  # a destination that was blocked for long is probed once a minute
     assert p.stop() == 0
     check(outbox, side, writer, seen)
 
@@ -381,3 +437,114 @@ def test_one_in_the_middle_fails(outbox, request, broker, order):
     assert sorted(got) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11]
     (row,) = outbox.json("dead", "list", "--json")
     assert "too large" in row["error"]
+
+
+def refusing(word, error, times):
+    """decide() of a proxy: that one message is refused so often."""
+    left = [times]
+
+    def decide(body):
+        if word not in body or left[0] == 0:
+            return None
+        left[0] -= 1
+        return error
+
+    return decide, left
+
+
+@pytest.mark.parametrize("order", ["strict", "pipelined"])
+@pytest.mark.parametrize("how", ["nats 503", "nats error", "rabbitmq nack"])
+def test_one_of_the_same_destination_is_refused(outbox, request, how, order):
+    """All of a key go to one place, and the broker refuses the sixth three times. In strict order nothing of that key is seen
+    before it was taken; pipelined shows that it was overtaken, so this test can tell the two."""
+    broker, what = how.split()
+    word = b'"key": "a", "n": 5}'
+    if broker == "nats":
+        server = request.getfixturevalue("nats")
+        stream = server.stream()
+        error = {"code": 503, "err_code": 10023, "description": "insufficient resources"} if what == "503" else {"code": 400, "err_code": 19999, "description": "told by the test"}
+        decide, left = refusing(word, error, 3)
+        proxy = Refuse(server.ports[0], decide)
+        sink, topic = f'{{type: nats, url: "nats://127.0.0.1:{proxy.address}"}}', f"{stream}.x"
+    else:
+        server = request.getfixturevalue("rabbit")
+        exchange, queue = server.exchange()
+        decide, left = refusing(word, "nack", 3)
+        proxy = Confirms(server.port, decide)
+        sink, topic = f'{{type: rabbitmq, url: "amqp://guest:guest@127.0.0.1:{proxy.address}/", exchange: {exchange}}}', "x"
+    more = f"    order: {order}\n    retry: {{first: 300ms, max: 300ms}}"
+    outbox.write("outbox.yaml", CONFIG.format(sink=sink, topic=topic, timeout="30s", more=more))
+    outbox.run("schema", "--apply")
+    db = outbox.sqlite("app.db")
+    db.execute("begin")
+    for n in range(12):
+        for key in "ab":
+            insert(db, key, n)
+    db.execute("commit")
+    p = outbox.start("run")
+    seen = []
+
+    def arrived():
+        if broker == "nats":
+            seen[:] = [m.json() for m in server.read(stream)]
+        else:
+            seen.extend(json.loads(body) for _, _, body in server.read(queue))
+        return left[0] == 0 and len({(v["key"], v["n"]) for v in seen}) == 24 and outbox.json("status", "--json")[0]["parked"] == 0
+
+    wait_until(arrived, 60, "all of them", every=0.1)
+    assert p.stop() == 0 and outbox.json("dead", "list", "--json") == []
+    proxy.close()
+    got = [v["n"] for v in seen if v["key"] == "a"]
+    assert [v["n"] for v in seen if v["key"] == "b"] == list(range(12))
+    taken = len(got) - 1 - got[::-1].index(5)  # a refused one may have been stored all the same
+    if order == "strict":
+        assert got[:5] == [0, 1, 2, 3, 4] and got[taken + 1 :] == [6, 7, 8, 9, 10, 11] and set(got[5 : taken + 1]) == {5}
+    else:
+        assert got.index(6) < taken, "overtaken"
+    if what == "503":
+        assert outbox.json("status", "--json")[0]["failed"] == 0, "blocked spends no attempt"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", ["nats", "rabbitmq"])
+def test_down_at_first_then_slow_then_a_storm_of_reconnects(outbox, request, broker):
+    """The broker is not there when the relay starts; then every answer of it is late; then connections are cut again and again. Nothing
+    is lost, nobody's attempt is spent, order is kept."""
+    if broker == "nats":
+        server = request.getfixturevalue("nats")
+        stream = server.stream()
+        proxy = Slow(server.ports[0])
+        sink, topic = f'{{type: nats, url: "nats://127.0.0.1:{proxy.address}"}}', f"{stream}.x"
+    else:
+        server = request.getfixturevalue("rabbit")
+        exchange, queue = server.exchange()
+        proxy = Slow(server.port)
+        sink, topic = f'{{type: rabbitmq, url: "amqp://guest:guest@127.0.0.1:{proxy.address}/", exchange: {exchange}}}', "x"
+    proxy.off()
+    got = []
+
+    def seen():
+        if broker == "nats":
+            return [m.json() for m in server.read(stream)]
+        got.extend(json.loads(body) for _, _, body in server.read(queue))
+        return got
+
+    side = type("Side", (), {"sink": sink, "topic": topic, "seen": staticmethod(seen)})
+    writer, p = begin(outbox, side)
+    wait_until(lambda: "msg=sink.down" in p.err and writer.total() > 30, 20)
+    assert seen() == []
+    proxy.delay = 0.1
+    proxy.on()
+    wait_until(lambda: len(seen()) > 60, 40, "slowly")
+    downs = p.err.count("msg=sink.down")
+    proxy.delay = 0
+    for _ in range(6):
+        ups, n = p.err.count("msg=sink.up"), len(seen())
+        proxy.cut()
+        wait_until(lambda: p.err.count("msg=sink.up") > ups and len(seen()) > n, 30, "it flows again", every=0.05)
+    writer.stop()
+    everything = caught_up(side, writer)
+    assert p.stop() == 0
+    proxy.close()
+    check(outbox, side, writer, everything)
+    assert p.err.count("msg=sink.down") - downs >= 6 and downs == 1, "late answers are no outage, cuts are"

@@ -188,3 +188,45 @@ def test_postgres_writes_the_table_of_an_existing_system(outbox, db):
         ("o-1", "order.placed", 1, {"order": "o-1", "pieces": 3}, False),
         ("o-3", "order.placed", 1, {"order": "o-3", "pieces": 2}, False),
     ]
+
+
+MONGODB = """
+pipelines:
+  shop:
+    source: {{type: mongodb, uri: "{uri}", database: {name}}}
+    sink: {{type: file, path: events.jsonl}}
+"""
+
+
+def run_mongodb(outbox, mdb, *args):
+    uri = mdb.uri.replace("/?", f"/{mdb.name}?")
+    return subprocess.run(
+        [example("mongodb"), uri, *args], cwd=outbox.dir, capture_output=True, text=True, timeout=60 * SLOW, check=False,
+    )
+
+
+def test_mongodb_commits_orders_with_their_events(outbox, mdb):
+    r = run_mongodb(outbox, mdb)
+    assert r.stdout.splitlines() == ["placed: o-1", "refused: o-1", "placed: o-2"], r.stderr
+    assert r.returncode == 0
+    assert list(mdb["orders"].find().sort("_id")) == [{"_id": "o-1", "pieces": 3}, {"_id": "o-2", "pieces": 2}]
+    assert mdb["outbox_events"].count_documents({"metadata.userId": "anna", "status": "pending"}) == 2
+    outbox.write("outbox.yaml", MONGODB.format(uri=mdb.uri, name=mdb.name))
+    outbox.run("run", "--once")
+    assert [(e["key"], e["value"]["pieces"]) for e in read_jsonl(outbox.path("events.jsonl"))] == [("o-1", 3), ("o-2", 2)]
+    assert mdb["outbox_events"].count_documents({"status": "published"}) == 2
+
+
+def test_mongodb_writes_the_documents_of_an_existing_system(outbox, mdb):
+    r = run_mongodb(outbox, mdb, "orion")
+    assert r.returncode == 1 and "there is sc" in r.stderr
+    r = run_mongodb(outbox, mdb, "sc")
+    assert r.returncode == 0, r.stderr
+    docs = list(mdb["outbox"].find({}, {"_id": 0, "event_id": 0, "created_at": 0}).sort("entity_id"))
+    assert [d["entity_id"] for d in docs] == ["o-1", "o-2"]
+    assert docs[0] == {
+        "event_type": "order.placed", "entity_type": "order", "entity_id": "o-1", "entity_version": 1, "topic": "sc.domain.order",
+        "partition_key": "o-1", "payload": {"order": "o-1", "pieces": 3}, "status": "pending", "retry_count": 0, "max_retries": 5,
+        "last_error": None, "last_error_at": None, "processing_started_at": None, "published_at": None, "locked_by": None,
+        "locked_until": None,
+    }

@@ -3,6 +3,7 @@
 is refused, topics that are missing, profiles, TLS and logins."""
 
 import json
+import pathlib
 import re
 import time
 
@@ -11,6 +12,7 @@ import pytest
 import pg
 from helpers import SLOW, wait_until
 from profiles import Profile, golden
+from test_dlt import KEYS, insert as letter, pending
 from test_profile_golden import TABLES, insert
 
 pytestmark = [
@@ -109,6 +111,26 @@ pipelines:
         return values if {v["n"] for v in values} >= {n for ns in writer.ledger.values() for n in ns} else None
 
     pg.check_ledger(writer, wait_until(seen, 30, "everything is there"), repeats_allowed=True)
+
+
+def test_what_the_readme_tells_is_done(outbox, kafka, db):
+    """PostgreSQL to Kafka word by word as README.md has it; only the two addresses are ours."""
+    text = (pathlib.Path(__file__).parents[2] / "README.md").read_text().split("## Your PostgreSQL database")[1]
+    block = lambda language: re.search(rf"```{language}\n(.*?)```", text, re.S)[1]
+    for topic in ("shop.order.placed", "shop.events"):
+        kafka.topic(name=topic)
+    outbox.write("outbox.yaml", block("yaml").replace("127.0.0.1:9092", kafka.brokers))
+    outbox.env["DATABASE_URL"] = db.dsn
+    assert "build/outbox schema --apply " in text and "build/outbox check " in text
+    outbox.run("schema", "--apply")
+    problems = [x for x in outbox.run("check", check=1).out.splitlines() if x.startswith("problem")]
+    assert len(problems) == 1 and "fsync is off" in problems[0]  # which is true of the tests' server
+    with db.connect() as c, c.cursor() as cur:
+        cur.execute("create table orders (id int, total int)")
+        cur.execute(block("sql"))
+    outbox.run("run", "--once")
+    [event] = kafka.read("shop.order.placed")
+    assert (event.key, json.loads(event.value)) == (b"7", {"id": 7, "total": 4200})
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -275,3 +297,107 @@ def test_tls_and_logins(outbox, own_kafka):
     assert status(outbox)["dead"] == 0 and not kafka.read(closed, dark)
     emit(db, "k", '{"n": 3}')
     wait_until(lambda: len(kafka.read(topic)) == 2, 20, "and holds up nobody")
+
+
+def test_a_limit_that_was_raised_holds_at_once(outbox, kafka):
+    """What a topic takes was asked for a while ago: before an event is dead for its size it is asked for again."""
+    topic = kafka.topic(max_message_bytes=5000)
+    config(outbox, kafka, topic, more="    envelope: none")
+    db = outbox.sqlite("app.db")
+    relay = outbox.start("run")
+    emit(db, "k", '{"n": 1}')
+    emit(db, "k", json.dumps({"n": 2, "pad": "x" * 9000}))
+    emit(db, "k", '{"n": 3}')
+    wait_until(lambda: status(outbox)["dead"] == 1, 20, "too large")
+    kafka.set_config(topic, max_message_bytes=20000)
+    until = time.monotonic() + 1.2
+    wait_until(lambda: time.monotonic() > until, 5, "what was asked for is not fresh any more")
+    emit(db, "k", json.dumps({"n": 4, "pad": "x" * 9000}))
+    emit(db, "k", '{"n": 5}')
+    outbox.run("dead", "retry", "--all", "--yes")
+    wait_until(lambda: len(kafka.read(topic)) == 5, 20, "all of them")
+    wait_until(lambda: status(outbox)["dead"] == 0, 10)
+    assert relay.alive and status(outbox)["failed"] == 1
+    got = by_key(kafka.read(topic))["k"]
+    assert [n for n in got if n != 2] == [1, 3, 4, 5] and 2 in got
+
+
+def test_check_sees_who_may_not_write(outbox, own_kafka):
+    """Asked with a record that is larger than the topic takes: refused for one reason or the other, and never stored."""
+    from kafka.admin import ACL, ACLOperation as Op, ACLPermissionType, ResourcePattern, ResourceType
+
+    def acl(user, op, may, kind, name):
+        a = kafka.admin()
+        a.create_acls([ACL(f"User:{user}", "*", op, may, ResourcePattern(kind, name))])
+        a.close()
+
+    allow, deny = ACLPermissionType.ALLOW, ACLPermissionType.DENY
+    kafka = own_kafka(secure=True)
+    topics = fine, closed, dim = kafka.topic(compression_type="zstd"), kafka.topic(), kafka.topic(max_message_bytes=2000)
+    for name in (closed, dim):
+        acl("app", Op.DESCRIBE, allow, ResourceType.TOPIC, name)
+    acl("app", Op.DESCRIBE_CONFIGS, allow, ResourceType.TOPIC, closed)
+    routes = f"[{{match: {{type: 'a.*'}}, topic: {closed}}}, {{match: {{type: 'b.*'}}, topic: {dim}}}, {{topic: {fine}}}]"
+    sink = "sasl: scram-sha-256, username: {}, password: secret, properties: {{compression.type: zstd}}"
+    config(outbox, kafka, routes=routes, sink=sink.format("app"), brokers=kafka.env["KAFKA_SASL_BROKERS"])
+    r = outbox.run("check", check=1)
+    assert f"topic {fine}: this user may write to it" in r.out
+    assert f"topic {closed}: this user may not write to it: TOPIC_AUTHORIZATION_FAILED" in r.out
+    assert f"grant Write on topic {closed}" in r.out and "1 problem" in r.out
+    assert f"topic {dim}: whether it may be written is not known" in r.out
+    for op in (Op.DESCRIBE_CONFIGS, Op.WRITE):
+        acl("app", op, allow, ResourceType.TOPIC, dim)
+    acl("app", Op.WRITE, allow, ResourceType.TOPIC, closed)
+    r = outbox.run("check")
+    assert all(f"topic {t}: this user may write to it" in r.out for t in topics)
+
+    for op in (Op.DESCRIBE, Op.DESCRIBE_CONFIGS):
+        acl("poor", op, allow, ResourceType.TOPIC, "*")
+    acl("poor", Op.WRITE, deny, ResourceType.TOPIC, "*")
+    acl("poor", Op.IDEMPOTENT_WRITE, deny, ResourceType.CLUSTER, "kafka-cluster")
+    config(outbox, kafka, topic=fine, sink=sink.format("poor"), brokers=kafka.env["KAFKA_SASL_BROKERS"])
+    r = outbox.run("check", check=1)
+    assert f"topic {fine}: this user may write nothing: CLUSTER_AUTHORIZATION_FAILED" in r.out
+    assert "IdempotentWrite" in r.out
+    db = outbox.sqlite("app.db")
+    emit(db, "k", '{"n": 1}')
+    relay = outbox.start("run")
+    wait_until(lambda: "CLUSTER_AUTHORIZATION_FAILED" in relay.err, 20, "the relay says the same")
+    wait_until(lambda: status(outbox)["state"] != "running", 20, "and that it cannot go on")
+    assert relay.alive and status(outbox)["dead"] == 0 and status(outbox)["failed"] == 0
+    assert relay.err.count("CLUSTER_AUTHORIZATION_FAILED") < 30, "not a storm"
+    c = kafka.client.KafkaConsumer(bootstrap_servers=kafka.brokers, api_version=(2, 5, 0))
+    ends = c.end_offsets([kafka.client.TopicPartition(t, 0) for t in topics])
+    c.close()
+    assert list(ends.values()) == [0, 0, 0], "nothing was stored"
+
+
+def test_a_blocked_letter_holds_up_nobody(outbox, kafka):
+    topic = kafka.topic(max_message_bytes=5000)
+    outbox.write("outbox.yaml", f"""
+log: {{level: debug}}
+pipelines:
+  shop:
+    source: {{type: sqlite, path: app.db}}
+    sink: {{type: kafka, brokers: "{kafka.brokers}"}}
+    routes: [{{topic: {topic}}}]
+    envelope: none
+    dlt: on
+""")
+    outbox.run("schema", "--apply")
+    db = outbox.sqlite("app.db")
+    outbox.start("run")
+    for n in range(30):
+        letter(db, f"e{n}", "k", json.dumps({"n": n, "pad": "x" * (9000 if n % 10 == 5 else 1)}))
+    wait_until(lambda: len(kafka.read(topic)) == 27, 30, "the others flow")
+    wait_until(lambda: pending(db) == 3, 20, "the letters wait")
+    letter(db, "late", "k", '{"n": 99}')
+    wait_until(lambda: len(kafka.read(topic)) == 28, 20, "and hold up nobody")
+    kafka.topic(name=f"{topic}.dlt")
+    wait_until(lambda: len(kafka.read(f"{topic}.dlt")) == 3, 30, "until their topic is there")
+    wait_until(lambda: pending(db) == 0, 10)
+    for r, n in zip(kafka.read(f"{topic}.dlt"), (5, 15, 25)):
+        value = json.loads(r.value)
+        assert list(value) == KEYS and value["eventId"] == f"e{n}" and value["originalEvent"]["n"] == n
+        headers = {k: v.decode() for k, v in r.headers}
+        assert headers["outbox-origin-topic"] == topic and "too large" in headers["outbox-error"] and r.key == b"k"

@@ -4,10 +4,12 @@
 import json
 import os
 import pathlib
+import time
 
 import pytest
 
-from helpers import wait_until
+from helpers import SLOW, wait_until
+from proxies import Refuse
 
 CONFIG = """
 log: {{level: debug}}
@@ -214,6 +216,39 @@ def test_users_and_permissions(outbox, own_nats):
     assert "Authorization" in r.out
 
 
+def test_check_sees_who_may_not_publish(outbox, own_nats):
+    """Asked with a message that every stream refuses: nothing is stored, wherever it goes."""
+    server = own_nats("--users")
+    who = {"user": "app", "password": "secret"}
+    with server.client(**who) as c:
+        c.stream("OK", "ok.>", "forbidden.>", duplicate_window=3600 * 10**9)
+        c.stream("WORK", "work", retention="workqueue", duplicate_window=3600 * 10**9)
+    routes = 'match: {type: fine}}, {match: {type: work}, topic: work}, {topic: "forbidden.x"'
+    prepare(outbox, server.url, "ok.x", sink="user: reader, password: secret", route=routes)
+    r = outbox.run("check", check=1)
+    for subject in ("ok.x", "work"):
+        assert f"subject {subject}: this user may publish to it" in r.out
+    assert 'subject forbidden.x: this user may not publish to it: ' in r.out and "Permissions Violation" in r.out
+    assert 'publish: {allow: ["forbidden.x"' in r.out and "1 problem" in r.out and "can be written to" not in r.out
+    prepare(outbox, server.url, "ok.x", sink="user: app, password: secret", route=routes)
+    r = outbox.run("check")
+    assert "subject forbidden.x: this user may publish to it" in r.out
+    with server.client(**who) as c:
+        for stream in ("OK", "WORK"):
+            state = c.stream_info(stream)["state"]
+            assert (state["messages"], state["last_seq"]) == (0, 0)
+
+
+def test_check_sees_who_cannot_hear(outbox, own_nats):
+    deaf = 'authorization { users: [{user: app, password: secret}, {user: deaf, password: secret, permissions: {subscribe: ["_INBOX.>"]}}] }'
+    server = own_nats(conf=[deaf])
+    with server.client(user="app", password="secret") as c:
+        c.stream("OK", "ok.>", duplicate_window=3600 * 10**9)
+    prepare(outbox, server.url, "ok.x", sink="user: deaf, password: secret, inbox_prefix: _ANSWERS")
+    r = outbox.run("check", check=1)
+    assert "acknowledgements cannot be heard" in r.out and 'subscribe: {allow: ["_ANSWERS.>"]}' in r.out
+
+
 def test_nkeys_and_mutual_tls(outbox, own_nats):
     server = own_nats("--mtls", "--nkey")
     tls, seed = server.env["NATS_TLS"], server.env["NATS_SEED"]
@@ -234,6 +269,33 @@ def test_nkeys_and_mutual_tls(outbox, own_nats):
     assert "cannot connect" in outbox.run("check", check=1).out
 
 
+@pytest.mark.parametrize("kind", ["credentials", "token"])
+def test_credentials_and_token(outbox, own_nats, kind):
+    """A .creds file of a user of an account, and a token; with another one `check` says that the server refuses."""
+    server = own_nats(*(["--creds"] if kind == "credentials" else ["--token", "s3cret"]))
+    good = f"credentials: '{server.env['NATS_CREDS']}'" if kind == "credentials" else "token: s3cret"
+    declared = ", declare: create, streams: [{name: S, subjects: [s.x], duplicate_window: 1h}]"
+    db = prepare(outbox, server.url, "s.x", sink=good + declared)
+    insert(db, "a", 1)
+    outbox.run("run", "--once")
+    with server.client(**({"creds": server.env["NATS_CREDS"]} if kind == "credentials" else {"token": "s3cret"})) as c:
+        assert numbers(c.read("S")) == [1]
+    outbox.run("check")
+    if kind == "credentials":  # the JWT of that user, the seed of another
+        text = pathlib.Path(server.env["NATS_CREDS"]).read_text()
+        seed = (pathlib.Path(server.dir) / "user.seed").read_text()
+        other = own_nats("--nkey")
+        wrong = outbox.write("other.creds", text.replace(seed, pathlib.Path(other.env["NATS_SEED"]).read_text()))
+        bad = f"credentials: '{wrong}'"
+    else:
+        bad = "token: other"
+    for sink in (bad, "name: nobody"):
+        prepare(outbox, server.url, "s.x", sink=sink + declared)
+        r = outbox.run("check", check=1)
+        assert "cannot connect to NATS" in r.out and "Authorization" in r.out
+    assert "s3cret" not in r.out
+
+
 def test_check_says_what_to_fix(outbox, nats):
     """Trap 24: the duplicate window is two minutes unless set: shorter than an outage."""
     stream = nats.stream()
@@ -252,30 +314,182 @@ def test_check_says_what_to_fix(outbox, nats):
 
 
 @pytest.mark.slow
-def test_the_leader_of_a_cluster_is_killed(outbox, own_nats):
+@pytest.mark.parametrize("chain", [False, True])
+def test_the_leader_of_a_cluster_is_killed(outbox, own_nats, chain):
     server = own_nats(nodes=3)
-    with server.client() as c:
-        wait_until(lambda: "error" not in c.request(
-            "$JS.API.STREAM.CREATE.C", {"name": "C", "subjects": ["c.x"], "num_replicas": 3, "storage": "file"}, check=False), 30, "a cluster")
-        leader = wait_until(lambda: c.stream_info("C")["cluster"].get("leader"), 20)
+
+    def asked(what, *args, node=0):
+        """While a cluster votes nobody answers: asked anew, not waited for."""
+        with server.client(node, timeout=2 * SLOW) as c:
+            return getattr(c, what)(*args)
+
+    create = {"name": "C", "subjects": ["c.x"], "num_replicas": 3, "storage": "file"}
+    wait_until(lambda: asked("request", "$JS.API.STREAM.CREATE.C", create), 60, "a cluster", every=0.2)
+    leader = wait_until(lambda: asked("stream_info", "C")["cluster"].get("leader"), 30)
     node = int(leader[1:])
-    db = prepare(outbox, server.url, "c.x", more="    publish_timeout: 3s")
+    db = prepare(outbox, server.url, "c.x", sink="single_writer: true, stream_prefixes: {c: C}" if chain else "", more="    publish_timeout: 3s")
     p = outbox.start("run")
     for n in range(300):
         insert(db, f"k{n % 4}", n)
         if n == 150:
             server.stop(node=node, kill=True)
     other = 0 if node != 1 else 1
-    got = []
-
-    def all_of_them():
-        try:
-            got[:] = server.read("C", other)
-        except TimeoutError:
-            pass  # the cluster votes
-        return len(got) >= 300
-
-    wait_until(all_of_them, 90, "all of them", every=0.3)
+    wait_until(lambda: asked("stream_info", "C", node=other)["state"]["messages"] >= 300, 90, "all of them", every=0.3)
+    got = wait_until(lambda: asked("read", "C", node=other), 60)
     assert p.stop() == 0 and dead(outbox) == []
     for key in range(4):
         assert numbers(got, f"k{key}") == list(range(key, 300, 4))
+
+
+def chained(stream, max_payload="1M"):
+    return f"single_writer: true, max_payload: {max_payload}, stream_prefixes: {{{stream}: {stream}}}"
+
+
+def test_a_chain_keeps_the_order_of_many_in_flight(outbox, nats):
+    """single_writer: each names the one before it."""
+    stream = nats.stream()
+    db = prepare(outbox, nats.url, f"{stream}.x", sink=chained(stream))
+    db.execute("begin")
+    for n in range(2000):
+        insert(db, f"k{n % 3}", n)
+    db.execute("commit")
+    outbox.run("run", "--once")
+    got = nats.read(stream)
+    assert numbers(got) == list(range(2000))
+    names = [dict(m.headers) for m in got]
+    assert "Nats-Expected-Last-Sequence" in names[0]
+    linked = sum(h.get("Nats-Expected-Last-Msg-Id") == before["Nats-Msg-Id"] for before, h in zip(names, names[1:]))
+    assert linked > 1000
+    assert all(h["Nats-Expected-Last-Sequence"] == str(i) for i, h in enumerate(names))
+
+
+@pytest.mark.parametrize("window_ms", [100, 120_000])
+def test_a_chain_is_not_fooled_by_what_was_sent_before(outbox, nats, window_ms):
+    """What an earlier connection left on its way is stored late, when we have just begun, and it is an event from the middle of ours. Those
+    before it are neither lost nor overtaken, whether the stream still knows its id or not."""
+    stream = nats.stream(None, duplicate_window=window_ms * 1_000_000)
+    left = []
+
+    def decide(frame):
+        if not left and b"Nats-Msg-Id: " in frame:
+            left.append(True)
+            with nats.client() as c:
+                c.publish(f"{stream}.x", payload.encode(), headers={"Nats-Msg-Id": id_})
+                wait_until(lambda: c.stream_info(stream)["state"]["messages"] == 1, 10)
+            time.sleep(window_ms / 1000 * 2 if window_ms < 1000 else 0)  # until the id is forgotten
+
+    proxy = Refuse(nats.ports[0], decide)
+    db = prepare(outbox, f"nats://127.0.0.1:{proxy.address}", f"{stream}.x", sink=chained(stream))
+    db.execute("begin")
+    for n in range(40):
+        insert(db, "a", n)
+    db.execute("commit")
+    id_, payload = db.execute("select id, payload from outbox_event order by seq limit 1 offset 7").fetchone()
+    p = outbox.start("run")
+    wait_until(lambda: outbox.json("status", "--json")[0]["pending"] == 0, 30, every=0.1)
+    assert p.stop() == 0 and dead(outbox) == []
+    proxy.close()
+    assert left and numbers(nats.read(stream)) == [7] + [n for n in range(40) if n != 7]
+
+
+def test_a_failure_in_mid_chain(outbox, nats):
+    """A stream that is full in the middle: what stands behind is not stored, and goes in order when there is room."""
+    stream = nats.stream(None, max_msgs=150, discard="new")
+    db = prepare(outbox, nats.url, f"{stream}.x", sink=chained(stream))
+    db.execute("begin")
+    for n in range(400):
+        insert(db, "a", n)
+    db.execute("commit")
+    p = outbox.start("run")
+    wait_until(lambda: len(nats.read(stream)) == 150, 20)
+    with nats.client() as c:
+        c.update(stream, max_msgs=10000)
+    wait_until(lambda: len(nats.read(stream)) == 400, 40, "the rest", every=0.1)
+    assert p.stop() == 0 and dead(outbox) == []
+    assert numbers(nats.read(stream)) == list(range(400))
+    assert outbox.json("status", "--json")[0]["failed"] == 0
+
+
+def test_a_chain_goes_on_behind_one_that_is_rejected(outbox, nats):
+    """The server refuses one for its size, and nothing new comes that would set the chain going again."""
+    stream = nats.stream(None, max_msg_size=400)
+    db = prepare(outbox, nats.url, f"{stream}.x", sink=chained(stream))
+    db.execute("begin")
+    for n in range(60):
+        insert(db, "a", n, **({"payload": json.dumps({"key": "a", "n": n, "x": "y" * 500})} if n == 30 else {}))
+    db.execute("commit")
+    r = outbox.run("run", "--once")
+    assert numbers(nats.read(stream)) == [n for n in range(60) if n != 30]
+    assert len(dead(outbox)) == 1 and "sink.nats.foreign" not in r.err
+    assert outbox.json("status", "--json")[0]["parked"] == 0
+
+
+def test_a_chain_with_a_subject_that_is_not_permitted(outbox, own_nats):
+    """Its only answer is an error of the connection; what stands behind it in the chain is not stored, and goes again."""
+    server = own_nats("--users")
+    with server.client(user="app", password="secret") as c:
+        c.stream("OK", "ok.>", "forbidden.>")
+    sink = "user: reader, password: secret, single_writer: true, stream_prefixes: {ok: OK, forbidden: OK}"
+    db = prepare(outbox, server.url, "ok.x", sink=sink, route='match: {type: fine}}, {topic: "forbidden.x"')
+    db.execute("begin")
+    for n in range(40):
+        insert(db, f"k{n}", n, type="lost" if n == 5 else "fine")
+    db.execute("commit")
+    p = outbox.start("run")
+
+    def arrived():
+        with server.client(user="app", password="secret") as c:
+            return numbers(c.read("OK"))
+
+    wait_until(lambda: len(arrived()) == 39, 20)
+    wait_until(lambda: parked(outbox) == 1, 20)
+    assert p.stop() == 0 and dead(outbox) == []
+    assert sorted(arrived()) == [n for n in range(40) if n != 5]
+
+
+def test_a_chain_has_one_shard(outbox, nats):
+    prepare(outbox, nats.url, "x", sink="single_writer: true", more="    shards: 2")
+    r = outbox.run("run", "--once", check=None)
+    assert r.returncode != 0 and "single_writer" in r.err and "shards: 1" in r.err
+
+
+def test_a_foreign_writer_is_an_alarm_and_not_a_loss(outbox, nats):
+    stream = nats.stream()
+    db = prepare(outbox, nats.url, f"{stream}.x", sink=chained(stream))
+    p = outbox.start("run")
+    for n in range(40):
+        insert(db, "a", n)
+        if n % 10 == 5:
+            wait_until(lambda: len([m for m in nats.read(stream) if m.data != b"other"]) > n - 3, 20)
+            with nats.client() as c:
+                c.publish(f"{stream}.x", b"other", "")
+                c.stream_info(stream)
+    wait_until(lambda: len([m for m in nats.read(stream) if m.data != b"other"]) >= 40, 40, every=0.1)
+    assert p.stop() == 0 and dead(outbox) == []
+    assert numbers([m for m in nats.read(stream) if m.data != b"other"]) == list(range(40))
+    assert "sink.nats.foreign" in p.err and outbox.json("status", "--json")[0]["failed"] == 0
+
+
+@pytest.mark.slow
+def test_a_chain_over_restarts_of_server_and_relay(outbox, own_nats):
+    server = own_nats()
+    stream = server.stream()
+    db = prepare(outbox, server.url, f"{stream}.x", sink=chained(stream))
+    p = outbox.start("run")
+    n = 0
+    for what in ("server", "relay", "server", "relay"):
+        for _ in range(200):
+            insert(db, f"k{n % 3}", n)
+            n += 1
+        if what == "server":
+            server.stop(kill=True)
+            server.start()
+        else:
+            p.kill()
+            p = outbox.start("run")
+    wait_until(lambda: len(server.read(stream)) >= n, 60, every=0.2)
+    assert p.stop() == 0 and dead(outbox) == []
+    got = numbers(server.read(stream))
+    assert sorted(got) == list(range(n))
+    for key in range(3):  # what waited comes back key by key
+        assert [i for i in got if i % 3 == key] == list(range(key, n, 3))

@@ -16,6 +16,7 @@ from netns import Host
 from pg import config, emit
 from services import Pgbouncer
 from tls import Authority
+from wal import on_stream, wal_config
 
 SECRET = "s3cret-Pa55"
 WRONG = "wr0ng-Pa55"
@@ -140,6 +141,32 @@ def test_an_expired_certificate_is_refused(outbox, secure):
         assert "expired" in got, got
     finally:
         secure.use(secure.good)
+
+
+def test_the_replication_connection_has_tls_too(outbox, secure):
+    """Mode wal: what the walsender sends is as secret as what SQL shows. The role is let in by TLS only."""
+    db = secure.db
+    db.sql("alter role scram replication; grant create on database " + db.name + " to scram")
+    dsn = (f"host=localhost hostaddr=127.0.0.1 port={db.server.port} user=scram password={SECRET} dbname={db.name} "
+           f"sslmode=verify-full sslrootcert={secure.ca.crt}")
+    wal_config(outbox, db, dsn=dsn, apply=False)
+    relay = outbox.start("run")
+    try:
+        on_stream(relay)
+        event = emit(db.connect().cursor(), "a", 1)
+        wait_until(lambda: event in [m["id"] for m in read_jsonl(outbox.path("out/events.jsonl"))], 20, "delivered by the stream")
+        seen = db.sql("select s.ssl, s.cipher is not null from pg_stat_ssl s join pg_stat_replication r using (pid) "
+                      "where r.application_name = 'outbox wal'")
+        assert seen == [(True, True)]
+        assert relay.stop() == 0
+        shows_no_secret(relay.err)
+        outbox.write("outbox.yaml", outbox.path("outbox.yaml").read_text().replace(secure.ca.crt, secure.other.crt))
+        r = outbox.run("check", check=None)
+        assert r.returncode == 1 and "is not signed by the CA" in r.out, r.out
+    finally:
+        relay.kill()
+        db.sql("select pg_drop_replication_slot(slot_name) from pg_replication_slots where not active")
+        db.sql("drop publication if exists outbox_orders; delete from outbox.cursor")
 
 
 def password_files(secure, folder):
@@ -309,6 +336,25 @@ def test_a_pooler_in_transaction_mode_is_refused(outbox, db, pooler, mode):
     got = try_it(outbox, db, pooler(mode))
     assert got and "pool_mode = session" in got and "connect to PostgreSQL directly" in got, got
     assert "relay.start" not in got
+
+
+def test_check_through_a_pooler(outbox, db, pooler):
+    """It says what the relay would: which pools will do, and that none carries the replication of mode wal."""
+    config(outbox, db, dsn=pooler("session"), apply=False)
+    config_text = outbox.path("outbox.yaml").read_text()
+    outbox.run("schema", "--apply")
+    told = outbox.run("check", check=None).out
+    assert "pool" not in told and "ok      orders: the database is there" in told, told
+    outbox.write("outbox.yaml", config_text.replace("type: postgres,", "type: postgres, mode: wal,"))
+    r = outbox.run("check", check=None)
+    (line,) = [x for x in r.out.splitlines() if "replication" in x and x.startswith("problem")]
+    assert r.returncode == 1 and "connect to PostgreSQL directly" in line, r.out
+    for mode in ("transaction", "statement"):
+        config(outbox, db, dsn=pooler(mode), apply=False)
+        r = outbox.run("check", check=None)
+        assert r.returncode == 1 and "pool_mode = session" in r.out, r.out
+    config(outbox, db, source="mode: wal", apply=False)
+    assert "the replication connection is let in" in outbox.run("check", check=None).out
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from helpers import SLOW, read_jsonl, wait_until
+from helpers import SLOW, memory_mb, read_jsonl, wait_until
 from pg import ONE, Writer, all_there, check_ledger, config, delivered, emit
 
 
@@ -264,14 +264,8 @@ def test_memory_does_not_follow_the_backlog(outbox, db):
     relay = outbox.start("run")
     out = outbox.path("out/events.jsonl")
 
-    def peak_mb():
-        for line in open(f"/proc/{relay.pid}/status"):
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) / 1024
-        raise AssertionError("no VmHWM")
-
     wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") >= 200000, 60, "drained", every=0.2)
-    assert peak_mb() <= 32, f"{peak_mb()} MB"
+    assert memory_mb(relay, "VmHWM") <= 32
     assert relay.stop() == 0
 
 

@@ -268,6 +268,51 @@ def test_dead_and_parked_events_outlive_their_partition(db, outbox):
     assert (last["topic"], last["value"], last["key"]) == ("mended", {"n": 1}, "x")
 
 
+def waiting(db):
+    return db.one("select count(*)::int from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = "
+                  "current_database()")
+
+
+@pytest.mark.parametrize("first", ["upkeep", "retry"])
+def test_a_dead_event_is_retried_while_its_partition_is_emptied(db, outbox, first):
+    """Either the retry finds the copy, or the upkeep finds that somebody needs the partition: never a reference to nothing. Each is
+    held in the middle of its transaction until the other one has come."""
+    pg.config(outbox, db, more='    routes: [{match: {type: bad}, topic: "${payload:/topic}"}, {topic: t}]')
+    pg.small_partitions(db, 10)
+    db.sql("""select outbox.emit('bad', '{"n": 1}', aggregate_id => 'x')""")
+    db.sql("select outbox.emit('t', aggregate_id => i::text) from generate_series(1, 25) i")
+    outbox.run("run", "--once")
+    outbox.write("outbox.yaml", outbox.path("outbox.yaml").read_text().replace("${payload:/topic}", "mended"))
+    for _ in range(20):  # all of the steps before the one that matters
+        db.sql("select outbox.maintain()")
+        if db.one("select outbox.old_part() = 'event_1' and (select n.lo is null from outbox.next_part() n)"):
+            break
+    upkeep = db.connect(autocommit=False).cursor()
+    if first == "upkeep":
+        upkeep.execute("select outbox.maintain()")
+        assert upkeep.fetchone() == ("emptied event_1",)
+        retry = outbox.start("dead", "retry", "--all", "--yes")
+        wait_until(lambda: waiting(db) > 0, 20, "the retry waits for what is copied")
+        upkeep.connection.commit()
+        assert retry.wait() == 0
+        assert db.one("select event is not null from outbox.parked"), "it has the copy"
+    else:
+        holder = db.connect(autocommit=False).cursor()
+        holder.execute("lock table outbox.parked_key in access exclusive mode")
+        retry = outbox.start("dead", "retry", "--all", "--yes")
+        wait_until(lambda: waiting(db) > 0, 20, "the retry has written, and is not committed")
+        upkeep.execute("select outbox.maintain()")
+        assert upkeep.fetchone() != ("emptied event_1",)
+        upkeep.connection.commit()
+        holder.connection.commit()
+        assert retry.wait() == 0
+        assert "emptied event_1" not in pg.maintain(db), "a reference points into it"
+    outbox.run("run", "--once")
+    last = read_jsonl(outbox.path("out/events.jsonl"))[-1]
+    assert (last["topic"], last["value"], last["key"]) == ("mended", {"n": 1}, "x")
+    assert "emptied event_1" in pg.maintain(db) or first == "upkeep"
+
+
 def test_upkeep_is_refused_where_its_reasoning_would_not_hold(db, outbox):
     pg.config(outbox, db)
     for begin in ("begin; select outbox.emit('t')", "begin isolation level repeatable read; select 1"):

@@ -93,14 +93,17 @@ def test_backends_that_are_terminated_twice_a_second(outbox, db):
 
 @pytest.mark.slow
 def test_time_outs_and_limits_of_a_role(outbox, db):
-    """Whatever the role or the database sets, our sessions have their own."""
+    """Whatever the role or the database sets, our sessions have their own: names are those of the system, waiting for a lock has
+    our limit, and no transaction is serializable."""
     role = f"r_{db.name}"
     config(outbox, db)
     db.sql(f"create role {role} login in role outbox_relay")
+    db.sql("create schema trap; create function trap.pg_try_advisory_lock(bigint) returns bool language sql as 'select false'; "
+           "grant usage on schema trap to public")
     try:
         for setting in (
             "statement_timeout = '40ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '1ms'",
-            "idle_session_timeout = '300ms'", "default_transaction_isolation = 'serializable'", "search_path = nowhere",
+            "idle_session_timeout = '300ms'", "default_transaction_isolation = 'serializable'", "search_path = trap, pg_catalog",
             "timezone = 'Asia/Kathmandu'", "datestyle = 'German'", "bytea_output = 'escape'", "plan_cache_mode = force_custom_plan",
             "default_transaction_deferrable = on",
         ):
@@ -111,8 +114,22 @@ def test_time_outs_and_limits_of_a_role(outbox, db):
         time.sleep(1)
         outbox.run("resume")
         goes_on(writer, out)
+        holder = db.connect(autocommit=False)
+        holder.cursor().execute("lock table outbox.cursor in access exclusive mode")
+        wait_until(lambda: db.one("select count(*)::int from pg_locks where not granted and database = (select oid from pg_database "
+                                  "where datname = current_database())") > 0, 20, "somebody waits for the lock")
+        time.sleep(0.3)  # longer than the time-outs of the role
+        holder.commit()
+        serializable = 0
+        for _ in range(30):
+            serializable += db.one("select count(*)::int from pg_locks l join pg_stat_activity a using (pid) where l.mode = 'SIReadLock' "
+                                   "and a.usename = %s", role)
+            time.sleep(0.02)
+        assert serializable == 0
+        goes_on(writer, out)
         assert finish(relay, writer, out, False) == 0
         assert "relay.fenced" not in relay.err and "source.down" not in relay.err, relay.err[-3000:]
+        assert "SQLSTATE" not in relay.err, "nothing was cancelled"
     finally:
         db.sql(f"drop owned by {role}")
         db.sql(f"drop role {role}")

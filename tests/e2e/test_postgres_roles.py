@@ -131,6 +131,22 @@ def test_the_relay_runs_with_what_it_was_granted(roles, outbox):
     assert "permission denied" not in outbox.run("check", "-c", "0.yaml", check=None).out
 
 
+def test_rows_that_row_level_security_hides_are_never_passed_over(roles, outbox):
+    """The cursor would move over them: the relay does not start, and says the statement."""
+    db = roles
+    db.sql("select outbox.emit('t', '1')")
+    pg.config(outbox, db, dsn=db.dsn_of("carrier"), apply=False)
+    db.sql("alter table outbox.event enable row level security")
+    r = outbox.run("run", "--once", check=None)
+    assert r.returncode != 0 and "row-level security" in r.err, r.err
+    fix = "ALTER TABLE outbox.event DISABLE ROW LEVEL SECURITY;"
+    assert fix in r.err and db.one("select pos from outbox.cursor") == 0
+    assert fix in outbox.run("check", check=None).out
+    db.sql(fix)
+    outbox.run("run", "--once")
+    assert len(read_jsonl(outbox.path("out/events.jsonl"))) == 1
+
+
 def test_an_operator_retries_the_dead_and_moves_no_cursor(roles, outbox):
     routes = '    routes: [{match: {type: bad}, topic: "${payload:/topic}"}, {topic: t}]'
     pg.config(outbox, roles, dsn=roles.dsn_of("carrier"), apply=False, more=routes)

@@ -149,48 +149,31 @@ def test_far_behind_reads_the_table(outbox, db):
 
 
 PUBLICATION_CHANGES = {
-    "dropped": (["drop publication outbox_orders"], [], None),
-    "without the table": (
-        ["alter publication outbox_orders drop table outbox.event"],
-        ["alter publication outbox_orders add table outbox.event"],
-        "does not have the table",
-    ),
-    "without inserts": (
-        ["alter publication outbox_orders set (publish = 'update')"],
-        ["alter publication outbox_orders set (publish = 'insert')"],
-        "does not publish inserts",
-    ),
-    "partitions": (
-        ["alter publication outbox_orders set (publish_via_partition_root = false)"],
-        ["alter publication outbox_orders set (publish_via_partition_root = true)"],
-        "publish_via_partition_root",
-    ),
-    "a filter": (
-        ["alter publication outbox_orders set table outbox.event where (type <> 'order.placed')"],
-        ["alter publication outbox_orders set table outbox.event"],
-        "has a filter",
-    ),
+    "dropped": ("drop publication outbox_orders", None),
+    "without the table": ("alter publication outbox_orders drop table outbox.event", "does not have the table"),
+    "without inserts": ("alter publication outbox_orders set (publish = 'update')", "does not publish inserts"),
+    "partitions": ("alter publication outbox_orders set (publish_via_partition_root = false)", "names partitions"),
+    "a filter": ("alter publication outbox_orders set table outbox.event where (type <> 'order.placed')", "has a filter"),
 }
 
 
 @pytest.mark.parametrize("change", PUBLICATION_CHANGES)
 def test_publication_changed(outbox, db, change):
-    """Rows that a changed publication left out of the stream are found in the table."""
-    away, back, said = PUBLICATION_CHANGES[change]
+    """Rows that a changed publication left out of the stream are found in the table. The statement that mends it is in the message."""
+    away, said = PUBLICATION_CHANGES[change]
     wal_config(outbox, db)
     relay = outbox.start("run")
     on_stream(relay)
     c = db.connect().cursor()
     emit(c, "k", 1)
     wait_until(lambda: ns(outbox) == [1], 10, "delivered")
-    for sql in away:
-        c.execute(sql)
+    c.execute(away)
     emit(c, "k", 2)
     if said:
         wait_until(lambda: said in relay.err, 20, "said what is wrong")
     emit(c, "k", 3)
-    for sql in back:
-        c.execute(sql)
+    if said:
+        c.execute(re.search(r"ALTER PUBLICATION .*?;", relay.err.replace('\\"', '"')).group(0))
     emit(c, "k", 4)
     wait_until(lambda: first(ns(outbox)) == [1, 2, 3, 4], 30, "all there")
     on_stream(relay, times=2)

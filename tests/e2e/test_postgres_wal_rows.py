@@ -189,6 +189,22 @@ def test_claims_are_shown_and_taken_back(outbox, db):
     assert relay.stop() == 0
 
 
+def test_padded_columns_are_the_same_by_table_and_by_stream(outbox, db):
+    """char(n): one id and one key for a row, however it is read."""
+    db.sql("create table padded (id char(10) primary key, k char(5), c char(4), body json, done bool not null default false)")
+    insert_row = "insert into padded (id, k, c, body) values (%s, 'k', 'c', '{\"n\": 1}')"
+    db.sql(insert_row, "table")  # before there is a slot
+    mapping = "mapping: {table: padded, id: id, key: k, payload: body, done: done}"
+    wal_config(outbox, db, source=mapping, more='    routes: [{topic: t, headers: {c: "${col:c}"}}]')
+    relay = outbox.start("run")
+    on_stream(relay)
+    db.sql(insert_row, "stream")
+    wait_until(lambda: db.one("select bool_and(done) from padded"), 20, "both marked")
+    assert relay.stop() == 0
+    got = read_jsonl(outbox.path("out/events.jsonl"))
+    assert [(m["id"], m["key"], m["headers"]["c"]) for m in got] == [("table", "k", "c"), ("stream", "k", "c")]
+
+
 def test_more_than_one_shard_is_refused(outbox, db):
     db.sql(ORDERS)
     wal_config(outbox, db, source=ROWS, more="    shards: 2")

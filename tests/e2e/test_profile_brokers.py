@@ -8,7 +8,7 @@ import pytest
 
 from helpers import wait_until
 from profiles import Profile, golden
-from test_broker_outage import Swallow, drop_rabbit_ack
+from proxies import Confirms, Proxy
 
 STREAMS = "streams: [{name: STREAM_PAYOUT, subjects: ['payout.>']}, {name: STREAM_AGENT_RUN, subjects: ['agent.run.>']}]"
 NAME = "Farm.FieldCreated, Farm.Domain, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
@@ -162,14 +162,28 @@ def test_farmwise_messages(outbox, db, rabbit):
         assert properties.timestamp == 1767323045 and q["timestamp"].startswith("2026-01-02T03:04:05")
 
 
-def test_farmwise_broker_down_rows_stay_pending(outbox, db):
-    p = Profile(outbox, db, "farmwise", '{url: "amqp://guest:guest@127.0.0.1:1/"}', source="poll_max: 100ms")
-    events = [field(db) for _ in range(5)]
+def test_farmwise_broker_down_rows_stay_pending(outbox, db, bus):
+    """The broker goes away and refuses; the rows stay Pending with their RetryCount, and are sent when it is there again."""
+    proxy = Proxy(bus.server.port)
+    p = Profile(outbox, db, "farmwise", f'{{url: "amqp://guest:guest@127.0.0.1:{proxy.address}/"}}', source="poll_max: 100ms", more=bus.routes)
     relay = p.start()
+    first = field(db)
+    p.wait('select "Status" from "OutboxMessage" where "Id" = %s', first, want="Processed")
+    proxy.off()
+    events = [field(db) for _ in range(5)]
     wait_until(lambda: "sink.down" in relay.err, 20)
     wait_until(lambda: {row(db, e) for e in events} == {("Pending", 0, None)}, 20)
-    assert p.dead() == [] and relay.stop() == 0
-    assert {row(db, e) for e in events} == {("Pending", 0, None)}
+    assert p.dead() == []
+    assert relay.stop() == 0
+    assert {row(db, e) for e in events} == {("Pending", 0, None)}, "also when the relay stops meanwhile"
+    proxy.on()
+    relay = p.start()
+    for e in events:
+        p.wait('select "Status" from "OutboxMessage" where "Id" = %s', e, want="Processed")
+    assert {row(db, e)[1] for e in events} == {0} and relay.stop() == 0
+    proxy.close()
+    seen = [q.message_id for _, q, _ in bus.server.read(bus.queue)]
+    assert seen[0] == first and sorted(seen[1:]) == sorted(events)
 
 
 def test_farmwise_unreadable_payload_fails_at_once(outbox, db, bus):
@@ -182,27 +196,44 @@ def test_farmwise_unreadable_payload_fails_at_once(outbox, db, bus):
     assert [q.message_id for _, q, _ in bus.server.read(bus.queue)] == [good] and relay.stop() == 0
 
 
-def test_farmwise_time_out_is_retried(outbox, db, bus):
-    """A proxy swallows one confirm while others pass: that one is tried again, with its RetryCount."""
-    proxy = Swallow(bus.server.port, drop_rabbit_ack)
+@pytest.mark.parametrize("times", [1, 99], ids=["one confirm", "every confirm of one message"])
+def test_farmwise_time_out_is_retried_up_to_three_times(outbox, db, bus, times):
+    """A proxy swallows the confirm of one message while those of others pass: it is tried again, with its RetryCount; after the
+    third time it is Failed."""
+    left = [times]
+
+    def decide(body):
+        if b"swallowed" not in body or left[0] == 0:
+            return None
+        left[0] -= 1
+        return "drop"
+
+    proxy = Confirms(bus.server.port, decide)
     p = Profile(
         outbox, db, "farmwise", f'{{url: "amqp://guest:guest@127.0.0.1:{proxy.address}/"}}', source="poll_max: 100ms",
-        more=bus.routes + "\n    publish_timeout: 2s\n    retry: {first: 200ms, max: 200ms}",
+        more=bus.routes + "\n    publish_timeout: 1s\n    retry: {first: 200ms, max: 200ms}",
     )
     relay = p.start()
+    lost = field(db, '{"FieldId": "swallowed"}')
     events = []
 
-    def retried():
+    def over():  # others pass all the time
         events.append(field(db))
-        return proxy.dropped and db.one('select max("RetryCount") from "OutboxMessage"') == 1
+        return row(db, lost)[0] in ("Processed", "Failed")
 
-    wait_until(retried, 40, every=0.2)
-    p.wait("""select count(*) from "OutboxMessage" where "Status" <> 'Processed'""", want=0, deadline=30)
-    proxy.close()
+    wait_until(over, 60, every=0.2)
+    p.wait("""select count(*) from "OutboxMessage" where "Status" in ('Pending', 'Processing')""", want=0, deadline=30)
     assert relay.stop() == 0
+    proxy.close()
+    status, count, error = row(db, lost)
+    if times == 1:
+        assert (status, count) == ("Processed", 1) and p.dead() == []
+    else:
+        assert (status, count) == ("Failed", 3) and "publish_timeout" in error and len(p.dead()) == 1
+    assert {row(db, e)[:2] for e in events} == {("Processed", 0)}, "nobody else's attempts"
     seen = [q.message_id for _, q, _ in bus.server.read(bus.queue)]
-    assert set(seen) == set(events) and len(seen) > len(events), "the one without a confirm came again"
-    assert db.one('select count(*) from "OutboxMessage" where "RetryCount" > 0') >= 1
+    assert seen.count(lost) == (2 if times == 1 else 3), "each attempt reached the broker, which only could not say so"
+    assert set(seen) == {lost, *events}
 
 
 def test_farmwise_rolled_back_transaction_leaves_nothing(outbox, db, bus):

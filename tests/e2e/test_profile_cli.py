@@ -35,7 +35,7 @@ def test_init_needs_only_two_addresses_and_a_name(outbox, db, name):
     again = outbox.run("schema", "--profile", name, "--apply").out
     assert "its columns fit" in again, "a table that is there is only looked at"
     found = outbox.run("check", check=None).out
-    assert "its columns fit" in found and "ok      " + name + ": an index of" in found, found
+    assert "its columns fit" in found and "ok      " + name + ": \"public\"" in found and "has an index for rows that wait" in found, found
 
 
 def test_init_without_a_terminal_takes_the_environment(outbox):

@@ -36,6 +36,22 @@ def test_messages_as_its_router_makes_them(outbox, db):
             want["topic"], want["key"], want["headers"], want["content_type"], want["properties"]["id"])
 
 
+def test_schema_and_check_know_the_table(outbox, db):
+    """A table without state columns: made for who has none, looked at where there is one."""
+    Profile(outbox, db, "debezium", ddl=False)
+    told = outbox.run("check", check=None).out
+    assert 'there is no table "public"."outbox"' in told, told
+    assert "debezium" in outbox.run("schema", "--profile", "debezium", "--dry-run").out
+    assert "created" in outbox.run("schema", "--profile", "debezium", "--apply").out
+    assert "its columns fit" in outbox.run("schema", "--profile", "debezium", "--apply").out
+    told = outbox.run("check", check=None).out
+    assert '"public"."outbox" is there, and its columns fit' in told and "CACHE 1" not in told, told
+    db.sql("alter table outbox rename payload to body")
+    r = outbox.run("schema", "--profile", "debezium", "--apply", check=None)
+    assert r.returncode != 0 and "no column 'payload'" in r.err
+    assert "no column 'payload'" in outbox.run("check", check=None).out
+
+
 PROPERTIES = r"""
 # Debezium Server
 debezium.sink.type=kafka

@@ -28,8 +28,12 @@ def test_a_plain_insert_is_published_within_half_a_second(outbox, db):
     p.start()
     wait_until(lambda: "relay.start" in outbox.started[0].err, 20)
     time.sleep(1)  # idle: polled at the longest interval
+    (poll,) = [r["value"] for r in json.loads(outbox.run("check", "--explain", "--json", check=None).out)
+               if r["path"] == "pipelines.events.source.poll_max"]
+    assert poll == "100ms"
     took = []
     for _ in range(5):
+        time.sleep(0.3)
         before = time.monotonic()
         (event,) = insert(db)
         wait_until(lambda e=event: any(m["id"] == e for m in p.lines()), 10, every=0.005)

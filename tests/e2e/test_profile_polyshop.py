@@ -50,6 +50,18 @@ def test_delivered_retried_dead_and_released(outbox, db):
     assert relay.stop() == 0
 
 
+def test_a_row_that_failed_and_is_delivered_has_no_error_any_more(outbox, db):
+    p = Profile(outbox, db, "polyshop", REFUSE, more="    retry: {first: 1s, max: 1s}")
+    p.refuse("retry order.bad")
+    event = insert(db, "order.bad")
+    relay = p.start()
+    p.wait("select error_message is not null from outbox_events where id = %s", event)
+    p.refuse()
+    p.wait("select processed from outbox_events where id = %s", event)
+    assert row(db, event) == (True, True, None)
+    assert relay.stop() == 0
+
+
 def test_a_dead_row_stays_out_after_a_restart_and_when_discarded(outbox, db):
     p = Profile(outbox, db, "polyshop", REFUSE, more=FAST)
     p.refuse("reject order.bad")

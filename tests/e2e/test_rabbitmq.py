@@ -2,6 +2,7 @@
 """test_rabbitmq - from SQLite to RabbitMQ on a real server, read back by pika."""
 
 import json
+import time
 
 import pytest
 
@@ -38,6 +39,10 @@ def numbers(got, key=None):
 
 def dead(outbox):
     return outbox.json("dead", "list", "--json")
+
+
+def status(outbox):
+    return outbox.json("status", "--json")[0]
 
 
 def test_a_message_has_its_properties(outbox, rabbit):
@@ -86,6 +91,21 @@ def test_unroutable(outbox, rabbit, meaning):
     rows = dead(outbox)
     assert [row["attempts"] for row in rows] == [1 if meaning == "reject" else 3] * 2
     assert all("no queue is bound" in row["error"] and "nobody" in row["error"] for row in rows)
+
+
+def test_each_unroutable_event_has_its_own_reason(outbox, rabbit):
+    """Returns come before confirms, and one confirm may be for many."""
+    exchange, _ = rabbit.exchange("bound")
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}")
+    db.execute("begin")
+    for n in range(2000):
+        insert(db, f"k{n}", n, type=f"nobody.{n}")
+    db.execute("commit")
+    outbox.run("run", "--once")
+    rows = dead(outbox)
+    assert len(rows) == 2000
+    for row in rows:
+        assert f"for routing key nobody.{row['key'][1:]}" in row["error"] + " ", row
 
 
 def test_a_missing_exchange_blocks_only_its_own_events(outbox, rabbit):
@@ -138,6 +158,139 @@ def test_an_exchange_deleted_while_running_blocks_its_events(outbox, rabbit):
     assert p.stop() == 0
     assert set(numbers(rabbit.read(queue))) == {n for n in range(1, 300) if n % 50 != 7}
     assert set(numbers(rabbit.read(second_queue))) == {0, *(n for n in range(1, 300) if n % 50 == 7)}
+
+
+def test_an_exchange_with_other_properties_blocks_only_its_own_events(outbox, rabbit):
+    """406 when it is declared: nothing is routed in another way than was asked for, the others flow, and it goes on by itself."""
+    other, other_queue = rabbit.exchange()
+    exchange, queue = rabbit.name("typed"), rabbit.name("typedq")
+    c = rabbit.connect()
+    c.channel().exchange_declare(exchange, "direct", durable=True)
+    c.close()
+    routes = f'[{{match: {{type: other}}, topic: x, stream: {other}}}, {{topic: "a.b"}}]'
+    sink = f"exchange: {exchange}, declare: create, queues: [{{name: {queue}, bind: ['a.*']}}]"
+    db = prepare(outbox, rabbit.url, sink, routes)
+    text = f"inequivalent arg 'type' for exchange '{exchange}' in vhost '/': received 'topic' but current is 'direct'"
+    r = outbox.run("check", check=1)
+    assert f"exchange {exchange}: 406 PRECONDITION_FAILED - {text}" in r.out and "exchange_type" in r.out
+    for n in range(60):
+        insert(db, f"o{n % 3}" if n % 2 else f"k{n % 3}", n, type="other" if n % 2 else "placed")
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(other_queue) == 30, 30, "all others")
+    wait_until(lambda: text in p.err, 10, "said")
+    wait_until(lambda: status(outbox)["parked"] >= 30, 20, "its own wait")
+    assert p.alive and dead(outbox) == [] and status(outbox)["failed"] == 0 and rabbit.depth(queue) == 0
+    assert p.err.count("sink.rabbitmq.refused") == 1, "one line, however often it is looked at"
+    c = rabbit.connect()
+    c.channel().exchange_delete(exchange)
+    c.close()
+    wait_until(lambda: rabbit.depth(queue) == 30, 40, "made anew, with its bindings")
+    assert p.stop() == 0 and dead(outbox) == []
+    got = rabbit.read(queue)
+    for key in range(3):
+        assert numbers(got, f"k{key}") == [n for n in range(key, 60, 3) if n % 2 == 0]
+
+
+def test_a_queue_with_other_properties_is_said_and_bound(outbox, rabbit):
+    """406 when it is declared: without its bindings events would be unroutable, and dead at once."""
+    exchange, queue = rabbit.name("ex"), rabbit.name("otherq")
+    c = rabbit.connect()
+    c.channel().queue_declare(queue, durable=True, arguments={"x-message-ttl": 600000})
+    c.close()
+    sink = f"exchange: {exchange}, declare: create, queues: [{{name: {queue}, bind: ['#']}}]"
+    db = prepare(outbox, rabbit.url, sink)
+    for n in range(20):
+        insert(db, "a", n)
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(queue) == 20, 30, "they arrive")
+    assert f"inequivalent arg 'x-message-ttl' for queue '{queue}'" in p.err
+    assert p.stop() == 0 and dead(outbox) == []
+    assert numbers(rabbit.read(queue)) == list(range(20))
+    r = outbox.run("check", check=1)
+    assert f"queue {queue}: 406 PRECONDITION_FAILED" in r.out and "x-message-ttl" in r.out
+
+
+def test_a_publish_that_closes_the_channel_with_406_is_the_only_one_dead(outbox, rabbit):
+    """The server refuses a header CC that is no list: that event never can be taken. The others are found not guilty."""
+    exchange, queue = rabbit.exchange()
+    routes = '[{match: {type: poison}, topic: x, headers: {CC: somebody}}, {topic: y}]'
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}", routes, more="    order: pipelined")
+    for n in range(200):
+        insert(db, f"k{n}", n, type="poison" if n == 77 else "fine")
+    outbox.run("run", "--once")
+    (row,) = dead(outbox)
+    assert "406 PRECONDITION_FAILED" in row["error"] and "CC" in row["error"] and row["attempts"] == 1
+    assert set(numbers(rabbit.read(queue))) == set(range(200)) - {77}
+
+
+def test_a_routing_key_that_may_not_be_written_blocks_itself_alone(outbox, rabbit):
+    """403 by topic permissions: the channel is closed, others of the same exchange flow, and it goes on when it is allowed."""
+    exchange, queue = rabbit.exchange(name=rabbit.name("app.topics"))
+    rabbit.ctl("set_topic_permissions", "app", exchange, "^ok[.]", ".*")
+    db = prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {exchange}")
+    for n in range(100):
+        insert(db, f"k{n}", n, type="no.one" if n % 10 == 3 else "ok.one")
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(queue) >= 90, 30, "all others")
+    wait_until(lambda: status(outbox)["parked"] == 10, 20, "its own wait")
+    assert p.alive and dead(outbox) == [] and status(outbox)["failed"] == 0
+    assert f"access to topic 'no.one' in exchange '{exchange}'" in p.err
+    at = p.err.count("channel_closed")
+    insert(db, "z", 100, type="ok.one")
+    wait_until(lambda: 100 in numbers(rabbit.read(queue, keep=True)), 20)
+    until = time.monotonic() + 4
+    wait_until(lambda: time.monotonic() > until, 10, "asked for several times")
+    rabbit.ctl("clear_topic_permissions", "app", exchange)
+    wait_until(lambda: status(outbox)["parked"] == 0, 40, "the blocked ones too")
+    assert p.err.count("channel_closed") == at <= 2, "it is asked beside the traffic"
+    assert p.stop() == 0
+    assert set(numbers(rabbit.read(queue))) == set(range(101))
+
+
+def test_a_user_who_may_write_and_nothing_else(outbox, rabbit):
+    """The right is asked for with the name of another exchange, of which this one's name is a part."""
+    _, queue = rabbit.exchange(name="topic")
+    user = rabbit.name("writer")  # the server outlives this run of the tests
+    rabbit.ctl("add_user", user, "secret")
+    rabbit.ctl("set_permissions", user, "^$", "^topic$", "^$")
+    db = prepare(outbox, rabbit.url.replace("guest:guest", f"{user}:secret"), "exchange: topic, declare: off")
+    for n in range(20):
+        insert(db, f"k{n}", n)
+    outbox.run("run", "--once")
+    assert sorted(numbers(rabbit.read(queue))) == list(range(20))
+
+
+def test_no_rights_on_the_default_exchange(outbox, rabbit):
+    db = prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), "declare: check", '[{topic: anywhere}]')
+    insert(db, "a", 1)
+    p = outbox.start("run")
+    wait_until(lambda: "sink.rabbitmq.refused" in p.err and "amq.default" in p.err, 20, "blocked, and why")
+    wait_until(lambda: status(outbox)["parked"] == 1, 20, "it waits")
+    assert p.alive and dead(outbox) == [] and p.err.count("channel_closed") <= 3
+
+
+def test_a_missing_exchange_with_a_long_name(outbox, rabbit):
+    exchange = rabbit.name("x" * 220)
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}")
+    insert(db, "a", 1)
+    p = outbox.start("run")
+    wait_until(lambda: "sink.rabbitmq.refused" in p.err, 20, "blocked")
+    queue = rabbit.exchange(name=exchange)[1]
+    wait_until(lambda: rabbit.depth(queue) == 1, 30, "found when it is there")
+    assert p.stop() == 0 and dead(outbox) == []
+
+
+def test_headers_that_no_frame_can_carry_are_rejected_alone(outbox, rabbit):
+    exchange, queue = rabbit.exchange()
+    routes = '[{match: {type: large}, topic: x, headers: {x: "${payload}", y: "${payload}", z: "${payload}"}}, {topic: y}]'
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}", routes)
+    insert(db, "a", 1)
+    insert(db, "b", 2, type="large", payload=json.dumps({"key": "b", "n": 2, "pad": "x" * 60_000}))
+    insert(db, "c", 3)
+    outbox.run("run", "--once")
+    assert sorted(numbers(rabbit.read(queue))) == [1, 3]
+    (row,) = dead(outbox)
+    assert "headers" in row["error"]
 
 
 def test_no_rights_on_an_exchange_blocks_it_with_the_servers_text(outbox, rabbit):
@@ -209,12 +362,34 @@ def test_declare_create_and_check(outbox, rabbit):
     assert f"exchange {exchange}: 404 NOT_FOUND" in r.out and "declare: create" in r.out
     insert(db, "a", 1)
     prepare(outbox, rabbit.url, sink + ", declare: create")
+    r = outbox.run("check")
+    assert f"exchange {exchange}: is not there yet and will be made" in r.out and f"queue {queue}: is not there yet" in r.out
     outbox.run("run", "--once")
     assert numbers(rabbit.read(queue)) == [1]
     assert f"exchange {exchange}: is there" in outbox.run("check").out
     c = rabbit.connect()  # other arguments would be refused
     c.channel().queue_declare(queue, durable=True, arguments={"x-max-length": 1000, "x-overflow": "reject-publish"})
     c.close()
+
+
+def test_check_sees_who_may_not_write(outbox, rabbit):
+    """Asked without a message: what is bound stays bound, nothing arrives."""
+    exchange, queue = rabbit.exchange()
+    prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {exchange}")
+    r = outbox.run("check", check=1)
+    assert "it must not be written to: 403 ACCESS_REFUSED" in r.out and "set_permissions" in r.out
+    own = rabbit.name("app.ex")
+    c = rabbit.connect()
+    c.channel().exchange_declare(own, "topic", durable=True)
+    c.close()
+    prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {own}")
+    assert f"exchange {own}: is there" in outbox.run("check").out
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}")
+    assert rabbit.depth(queue) == 0
+    outbox.run("check")
+    insert(db, "a", 1)
+    outbox.run("run", "--once")
+    assert numbers(rabbit.read(queue)) == [1]
 
 
 def test_wrong_password_is_down_and_said(outbox, rabbit):

@@ -16,15 +16,16 @@ from verdict import Delivery, Fault  # noqa: E402
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["log", "wal", "rows"])
-def test_short_scenario(mode):
+@pytest.mark.parametrize("mode,sink", [("log", "file"), ("wal", "file"), ("rows", "file"), ("mongodb", "file"), ("wal", "nats"), ("log", "nats-chain"), ("log", "rabbitmq"), ("rows", "kafka")])
+def test_short_scenario(mode, sink):
     seed = os.environ.get("OUTBOX_SCENARIO_SEED", "4")
+    argv = [str(SCENARIO / "scenario.py"), "--mode", mode, "--sink", sink, "--seconds", "15", "--seed", seed, "--settled", "20"]
     r = subprocess.run(
-        [sys.executable, str(SCENARIO / "scenario.py"), "--mode", mode, "--seconds", "15", "--seed", seed, "--settled", "20"],
+        [sys.executable, *argv],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300 * SLOW, env={**os.environ, "OUTBOX_BIN": BIN},
     )
-    if "skipped: " in r.stdout:
-        pytest.skip(r.stdout.strip().splitlines()[-1])
+    if "skipped: " in r.stdout + r.stderr:
+        pytest.skip((r.stdout + r.stderr).strip().splitlines()[-1])
     assert r.returncode == 0, f"{r.stdout[-6000:]}\n{r.stderr[-3000:]}"
     assert "nothing missing, nothing phantom, order kept, every repeat explained" in r.stdout
 

@@ -51,12 +51,6 @@ def test_init_writes_a_config_that_works(run, tmp_path):
     run("run", "--once")
 
 
-def test_the_config_example_is_right(readme, run, tmp_path):
-    (tmp_path / "outbox.yaml").write_text(blocks(readme, "yaml")[1])
-    run("schema", "--apply")
-    run("check", "--explain")
-
-
 def test_every_command_exists(readme, run):
     commands = set(re.findall(r"build/outbox ([a-z]+)", readme))
     commands |= set(re.findall(r"`outbox ([a-z]+)", readme))

@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""service - what the scripts of the brokers share: free ports, processes by pid, certificates."""
+"""service - what the scripts share: free ports, processes by pid, certificates.
 
+Every process of a server has OUTBOX_SERVICE=<its folder> in its environment, also those that a server starts
+and forgets (RabbitMQ its port mapper): so all of them are found and ended, however the end comes. As a program:
+
+  service.py watch PID DIR [SIGNAL]   in the background: ends them and removes DIR when that process has ended
+  service.py end DIR [SIGNAL]         ends them now
+"""
+
+import contextlib
 import os
 import pathlib
 import shutil
@@ -69,21 +77,65 @@ def spawn(argv, log, env=None):
         ).pid
 
 
-def watch(pid, folder, stop):
-    """When that process has ended: stop() and the folder is removed. Returns in the caller only."""
+def marked(folder):
+    """The processes of the server in that folder."""
+    mark, found = f"OUTBOX_SERVICE={folder}".encode(), []
+    for p in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if int(p.name) != os.getpid() and mark in (p / "environ").read_bytes().split(b"\0"):
+                found.append(int(p.name))
+    return found
+
+
+def end_marked(folder, how=signal.SIGKILL):
+    """Ends all of them; also those that come up meanwhile."""
+    for _ in range(100):
+        going = [pid for pid in marked(folder) if alive(pid)]
+        if not going:
+            return
+        for pid in going:
+            with contextlib.suppress(OSError):
+                end(pid, how)
+        how = signal.SIGKILL
+
+
+def watch(pid, folder, how=signal.SIGKILL):
+    """When that process has ended, or the folder is gone: everything of the server ends and the folder is removed.
+    In a session of its own, so that what ends its caller's group leaves it alone. Returns in the caller only."""
     if os.fork():
         return
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.chdir("/")
     while alive(pid) and os.path.isdir(folder):
         time.sleep(1)
-    stop()
+    end_marked(folder, how)
     shutil.rmtree(folder, ignore_errors=True)
     pathlib.Path(f"{folder}.lock").unlink(missing_ok=True)
     os._exit(0)
+
+
+@contextlib.contextmanager
+def starting(folder, watched):
+    """Around everything that starts: watched from the beginning, and what is new ends with a start that fails or is
+    ended by a signal."""
+    new = not (folder / "made.json").exists()
+    os.environ["OUTBOX_SERVICE"] = str(folder)
+    watching = folder / "watched"
+    if watched and read_pid(watching) != watched:
+        watching.write_text(str(watched))
+        watch(watched, folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    except BaseException:
+        if new:
+            end_marked(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def openssl(folder, *args, data=None):
@@ -113,3 +165,16 @@ def certificates(folder):
             "-days", "30", "-extfile", f"{name}.ext", "-out", f"{name}.crt",
         )
     return tls
+
+
+def main(command, *args):
+    folder = args[-1] if len(args) == (2 if command == "watch" else 1) else args[-2]
+    how = signal.Signals[args[-1]] if args[-1] != folder else signal.SIGKILL
+    if command == "watch":
+        watch(int(args[0]), folder, how)
+    else:
+        end_marked(folder, how)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

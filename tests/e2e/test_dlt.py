@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""test_dlt - dead events in the dead-letter topic: recorded first, then published in its five keys with where they came from."""
+
+import json
+import re
+
+import pg
+from helpers import read_jsonl, wait_until
+
+KEYS = ["eventId", "originalEvent", "errorMessage", "failedAt", "consumerService"]
+
+
+def lite(outbox, sink, more="    dlt: on"):
+    outbox.write("outbox.yaml", f"""
+log: {{level: debug}}
+pipelines:
+  shop:
+    source: {{type: sqlite, path: app.db}}
+    sink: {sink}
+    routes: [{{topic: "shop.${{type}}"}}]
+    envelope: none
+{more}
+""")
+    outbox.run("schema", "--apply")
+    return outbox.sqlite("app.db")
+
+
+def insert(db, id, key, payload, type="placed", kind="json"):
+    db.execute("insert into outbox_event(id, type, aggregate_id, payload, payload_kind) values (?, ?, ?, ?, ?)", (id, type, key, payload, kind))
+
+
+def pending(db):
+    return db.execute("select count(*) from outbox_dlt").fetchone()[0]
+
+
+def test_a_dead_event_is_published_in_five_keys(outbox):
+    db = lite(outbox, '{type: file, path: events.jsonl, max_line: 4k}')
+    insert(db, "e1", "k", json.dumps({"n": 1}))
+    insert(db, "e2", "k", json.dumps({"n": 2, "pad": "x" * 3600}))  # it fits, but not with what a letter adds
+    insert(db, "e3", "k", json.dumps({"n": 3, "pad": "x" * 8000}))
+    insert(db, "e4", "k", json.dumps({"n": 4}))
+    outbox.run("run", "--once")
+    lines = {m["id"]: m for m in read_jsonl(outbox.path("events.jsonl"))}
+    assert set(lines) == {"e1", "e2", "e4", "e3.dlt"}
+    m = lines["e3.dlt"]
+    assert m["topic"] == "shop.placed.dlt" and m["key"] == "k" and m["content_type"] == "application/json"
+    assert list(m["value"]) == KEYS
+    assert m["value"]["eventId"] == "e3" and m["value"]["consumerService"] == "outbox/shop"
+    assert m["value"]["originalEvent"] is None  # with it the letter would be refused too
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", m["value"]["failedAt"])
+    (dead,) = outbox.json("dead", "list", "--json")
+    assert dead["id"] == "e3" and dead["error"] == m["value"]["errorMessage"] == m["headers"]["outbox-error"]
+    assert m["headers"]["outbox-origin-topic"] == "shop.placed" and m["headers"]["outbox-origin-key"] == "k"
+    assert m["headers"]["outbox-attempts"] == str(dead["attempts"]) and m["headers"]["outbox-event-type"] == "placed"
+    assert pending(db) == 0
+    outbox.run("run", "--once")
+    assert len(read_jsonl(outbox.path("events.jsonl"))) == 4  # once
+
+
+def test_off_publishes_nothing(outbox):
+    db = lite(outbox, '{type: file, path: events.jsonl, max_line: 4k}', more="")
+    insert(db, "e1", "k", json.dumps({"pad": "x" * 8000}))
+    outbox.run("run", "--once")
+    assert not read_jsonl(outbox.path("events.jsonl")) and pending(db) == 0
+    lite(outbox, '{type: file, path: events.jsonl, max_line: 4k}')
+    outbox.run("run", "--once")
+    assert not read_jsonl(outbox.path("events.jsonl"))  # what died before was never meant for it
+    insert(db, "e2", "k", json.dumps({"pad": "x" * 8000}))
+    outbox.run("run", "--once")
+    assert [m["id"] for m in read_jsonl(outbox.path("events.jsonl"))] == ["e2.dlt"]
+
+
+def test_postgres_and_a_relay_that_died_between(outbox, db):
+    """The death is recorded, the process is gone: the next one sends the letter."""
+    pg.config(outbox, db, more="    dlt: on", path="out/events.jsonl")
+    text = outbox.path("outbox.yaml").read_text()
+    outbox.write("outbox.yaml", text.replace("type: file,", "type: file, max_line: 4k,"))
+    c = db.connect()
+    with c.cursor() as cur:
+        good = pg.emit(cur, "k", 1)
+        bad = pg.emit(cur, "k", 2, payload=json.dumps({"key": "k", "n": 2, "pad": "x" * 8000}))
+    outbox.run("run", "--once")
+    got = {m["id"]: m for m in read_jsonl(outbox.path("out/events.jsonl"))}
+    assert set(got) == {str(good), f"{bad}.dlt"} and list(got[f"{bad}.dlt"]["value"]) == KEYS
+    assert db.one("select count(*) from outbox.dlt") == 0
+    db.sql("insert into outbox.dlt select pipeline, n from outbox.dead")
+    outbox.run("run", "--once")
+    assert [m["id"] for m in read_jsonl(outbox.path("out/events.jsonl"))].count(f"{bad}.dlt") == 2
+
+
+def to_nats(outbox, nats, topic="${type}", more=""):
+    outbox.write("outbox.yaml", f"""
+log: {{level: debug}}
+pipelines:
+  shop:
+    source: {{type: sqlite, path: app.db}}
+    sink: {{type: nats, url: "{nats.url}"}}
+    routes: [{{topic: "{topic}", headers: {{tenant: t-7}}}}]
+    envelope: none
+    dlt: on
+{more}
+""")
+    outbox.run("schema", "--apply")
+    return outbox.sqlite("app.db")
+
+
+def letters(nats, stream):
+    return [m for m in nats.read(stream) if m.subject.endswith(".dlt")]
+
+
+def test_letters_that_wait_hide_no_other(outbox, nats):
+    """Forty letters whose subject no stream takes stand before one that can be sent, and before those that die later."""
+    a, b = nats.stream().lower(), nats.stream().lower()
+    stream = nats.stream(None, a, b, f"{b}.dlt", max_msg_size=5000)
+    db = to_nats(outbox, nats)
+    relay = outbox.start("run")
+    big = json.dumps({"pad": "x" * 9000})
+    for n in range(40):
+        insert(db, f"a{n}", f"k{n}", big, type=a)
+    wait_until(lambda: pending(db) == 40 and "dlt.waits" in relay.err, 20, "they wait")
+    for n in range(3):
+        insert(db, f"b{n}", "k", big, type=b)
+    wait_until(lambda: len(letters(nats, stream)) == 3, 20, "the others pass")
+    insert(db, "fine", "k1", "{}", type=a)
+    wait_until(lambda: any(m.subject == a for m in nats.read(stream)), 20, "and events flow")
+    assert pending(db) == 40 and relay.err.count("level=warn event=dlt.waits") <= 1
+    m = letters(nats, stream)[0]
+    headers = dict(m.headers)
+    assert headers["tenant"] == "t-7" and headers["outbox-origin-topic"] == b and m.id == "b0.dlt"
+    with nats.client() as c:
+        c.update(stream, subjects=[a, f"{a}.dlt", b, f"{b}.dlt"], max_msg_size=5000)
+    wait_until(lambda: pending(db) == 0, 40, "until somebody takes them")
+    assert sorted(m.id for m in letters(nats, stream)) == sorted([f"a{n}.dlt" for n in range(40)] + [f"b{n}.dlt" for n in range(3)])
+
+
+def test_a_relay_that_dies_between(outbox, nats):
+    """Killed after the death was recorded and before the letter could be sent; and, with the same id, killed before it was
+    marked."""
+    a = nats.stream().lower()
+    stream = nats.stream(None, a, max_msg_size=5000)
+    db = to_nats(outbox, nats)
+    relay = outbox.start("run")
+    insert(db, "e1", "k", json.dumps({"pad": "x" * 9000}), type=a)
+    wait_until(lambda: pending(db) == 1, 20, "recorded")
+    assert outbox.json("dead", "list", "--json")[0]["id"] == "e1"
+    relay.kill()
+    with nats.client() as c:
+        c.update(stream, subjects=[a, f"{a}.dlt"], max_msg_size=5000)
+    outbox.start("run")
+    wait_until(lambda: len(letters(nats, stream)) == 1 and pending(db) == 0, 20, "sent by the next one")
+    db.execute("insert into outbox_dlt select pipeline, n from outbox_dead")
+    outbox.started[-1].kill()
+    outbox.start("run")
+    wait_until(lambda: pending(db) == 0, 20, "sent again")
+    assert [m.id for m in letters(nats, stream)] == ["e1.dlt"]  # with its id, which the stream knows
+
+
+def test_what_is_retried_or_discarded_has_no_letter(outbox, nats):
+    a = nats.stream().lower()
+    stream = nats.stream(None, a, max_msg_size=5000)
+    db = to_nats(outbox, nats)
+    for n in range(2):
+        insert(db, f"e{n}", f"k{n}", json.dumps({"pad": "x" * 9000}), type=a)
+    outbox.run("run", "--once")
+    assert pending(db) == 2
+    outbox.run("dead", "discard", "e0", "--yes")
+    outbox.run("dead", "retry", "e1", "--yes")
+    assert pending(db) == 0
+    outbox.run("run", "--once")
+    assert pending(db) == 1  # it died again
+    with nats.client() as c:
+        c.update(stream, subjects=[a, f"{a}.dlt"], max_msg_size=5000)
+    outbox.run("run", "--once")
+    assert [m.id for m in letters(nats, stream)] == ["e1.dlt"]
+
+
+def test_rabbitmq_letters(outbox, rabbit):
+    """In the same exchange, under the routing key with .dlt; where no queue is bound they wait."""
+    exchange, queue = rabbit.exchange("none")
+    outbox.write("outbox.yaml", f"""
+pipelines:
+  shop:
+    source: {{type: sqlite, path: app.db}}
+    sink: {{type: rabbitmq, url: "{rabbit.url}", exchange: {exchange}}}
+    routes: [{{topic: "${{type}}"}}]
+    envelope: none
+    dlt: on
+""")
+    outbox.run("schema", "--apply")
+    db = outbox.sqlite("app.db")
+    outbox.start("run")
+    insert(db, "e1", "k", '{"n": 1}', type="nobody")
+    wait_until(lambda: pending(db) == 1, 20, "recorded")
+    c = rabbit.connect()
+    c.channel().queue_bind(queue, exchange, "*.dlt")
+    c.close()
+    wait_until(lambda: pending(db) == 0, 30, "sent when somebody listens")
+    ((method, p, body),) = rabbit.read(queue)
+    assert (method.exchange, method.routing_key, p.message_id) == (exchange, "nobody.dlt", "e1.dlt")
+    value = json.loads(body)
+    assert list(value) == KEYS and value["originalEvent"] == {"n": 1} and "no queue is bound" in value["errorMessage"]
+    assert p.headers["outbox-origin-topic"] == "nobody" and p.content_type == "application/json"
+
+
+def test_letters_of_every_shard(outbox, db, nats):
+    """Shard 0 sends those of the others too."""
+    a = nats.stream().lower()
+    stream = nats.stream(None, a, f"{a}.dlt", max_msg_size=5000)
+    outbox.write("outbox.yaml", f"""
+pipelines:
+  shop:
+    source: {{type: postgres, dsn: "{db.dsn}"}}
+    sink: {{type: nats, url: "{nats.url}"}}
+    routes: [{{topic: {a}}}]
+    envelope: none
+    shards: 2
+    dlt: on
+""")
+    outbox.run("schema", "--apply")
+    outbox.start("run")
+    cur = db.connect().cursor()
+    first = {str(pg.emit(cur, f"k{n}", n)) for n in range(8)}
+    wait_until(lambda: len(nats.read(stream)) == len(first), 30, "it flows")
+    ids = {str(pg.emit(cur, f"k{n}", n, payload=json.dumps({"n": n, "pad": "x" * 9000}))) for n in range(8)}
+    wait_until(lambda: {m.id for m in letters(nats, stream)} == {f"{i}.dlt" for i in ids}, 30, "a letter of each")
+    wait_until(lambda: db.one("select count(*) from outbox.dlt") == 0, 10, "and all are marked")
