@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """scenario - writers, relays and a server under random faults; at the end a verdict from the writers' ledgers.
 
-    tests/scenario/scenario.py [--mode log|wal|rows]… [--seconds 600] [--seed N] [--writers 4] [--relays 3] [--shards 1] [--keep]
+    tests/scenario/scenario.py [--mode log|wal|rows|mongodb|mongodb-native]… [--sink file|kafka|nats|nats-chain|rabbitmq]… [--seconds 600] [--seed N] [--writers 4] [--relays 3] [--shards 1] [--keep]
 
 Faults: kill -9, SIGSTOP (for longer or shorter than a take-over takes), SIGTERM and a new process, a restart of the server (fast and
-immediate), an outage of the sink. The choice of faults comes from the seed, which is printed: the same seed chooses the same faults at the same
+immediate), an outage of the sink; a broker is also killed with -9 and started again, and stopped (SIGSTOP) for longer or shorter than the
+relay waits for it. The choice of faults comes from the seed, which is printed: the same seed chooses the same faults at the same
 times, what the machine makes of them is its own. Exit code 0 only if nothing is missing, nothing is a phantom, the first deliveries of
 each key are in order and every repeat is explained (verdict.py says how).
 """
@@ -27,6 +28,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
+import brokers  # noqa: E402
+import mongo_world  # noqa: E402
 import verdict  # noqa: E402
 from verdict import Delivery, Fault  # noqa: E402
 
@@ -41,6 +44,7 @@ class PostgresWorld:
     def __init__(self, mode, folder, args):
         self.mode, self.dir, self.args = mode, folder, args
         self.table = "orion" if mode == "rows" else "native"
+        self.writer = HERE / "writer.py"
         self.env = self.service("start", "--while", os.getpid(), "--conf", "wal_sender_timeout = 10s")
 
     def service(self, *args):
@@ -80,6 +84,18 @@ class PostgresWorld:
                 retry_count int not null default 0, last_error text, sequence_number bigserial)""")
             self.sql("create index on public.outbox (sequence_number) where processed_at is null")
 
+    def more(self):
+        """Further lines of the pipeline."""
+        return ""
+
+    def apply(self):
+        """Further arguments of `outbox schema --apply`."""
+        return []
+
+    def kinds(self, s):
+        """What can go wrong with the server, and how often beside the others."""
+        return [(lambda: s.do_restart("immediate"), 1.5), (lambda: s.do_restart("fast"), 1.5)]
+
     def owner(self):
         """pid of the process that has the first shard, or None."""
         try:
@@ -103,6 +119,7 @@ class FileSink:
     def __init__(self, folder):
         self.dir, self.away = folder / "out", folder / "away"
         self.dir.mkdir()
+        self.kill = self.hang = None
         self.marks = []  # (time, bytes of all files by then)
 
     def config(self):
@@ -153,6 +170,21 @@ class FileSink:
     def tags(self):
         return {d.tag for d in self.deliveries()}
 
+    def topic(self):
+        return "events"
+
+    def count(self):
+        lines = 0
+        for p in self.files():
+            try:
+                lines += p.read_bytes().count(b"\n")
+            except OSError:
+                pass
+        return lines
+
+    def close(self):
+        pass
+
 
 class Relay:
     def __init__(self, number, scenario):
@@ -190,18 +222,18 @@ class Scenario:
 
     def prepare(self):
         self.config.write_text(
-            f"log: {{level: info}}\npipelines:\n  orders:\n    source: {self.world.source()}\n    sink: {self.sink.config()}\n"
-            f"    envelope: none\n    shards: {self.args.shards}\n    grace: 10s\n"
+            f"log: {{level: info}}\npipelines:\n  orders:\n{self.world.more()}    source: {self.world.source()}\n    sink: {self.sink.config()}\n"
+            f"    envelope: none\n    shards: {self.args.shards}\n    grace: 10s\n    routes: [{{topic: {self.sink.topic()}}}]\n"
         )
         self.world.prepare()
-        subprocess.run([self.outbox, "schema", "--apply", "-c", str(self.config)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([self.outbox, "schema", "--apply", *self.world.apply(), "-c", str(self.config)], check=True, stdout=subprocess.DEVNULL)
         self.relays = [Relay(i, self) for i in range(self.args.relays)]
         for r in self.relays:
             r.start()
         self.writers, self.ledgers = [], []
         for i in range(self.args.writers):
             self.ledgers.append(self.dir / f"ledger-{i}")
-            argv = [sys.executable, HERE / "writer.py", self.world.dsn, self.args.seed * 100 + i, self.ledgers[-1], self.world.table]
+            argv = [sys.executable, self.world.writer, self.world.dsn, self.args.seed * 100 + i, self.ledgers[-1], self.world.table]
             self.writers.append(subprocess.Popen([str(x) for x in argv], stdin=subprocess.DEVNULL))
         threading.Thread(target=self.watch, daemon=True).start()
 
@@ -286,12 +318,36 @@ class Scenario:
         self.sink.outage(False)
         self.fault("outage", at=at, until=time.monotonic() + 15)
 
+    def do_broker_kill(self):
+        long = min(self.rng.uniform(0, 6), self.args.seconds / 4)
+        self.say(f"kill -9 of the broker, back in {long:.1f} s")
+        at = time.monotonic()
+        self.sink.kill()
+        time.sleep(long)
+        self.sink.start()
+        self.fault("broker kill -9", at=at, until=time.monotonic() + 15)
+        self.say(f"the broker is back after {time.monotonic() - at:.1f} s")
+
+    def do_broker_hang(self):
+        long = self.rng.uniform(0.2, 5) if self.rng.random() < 0.5 else self.rng.uniform(8, 20)
+        long = min(long, self.args.seconds / 4)
+        self.say(f"SIGSTOP of the broker for {long:.1f} s")
+        at = time.monotonic()
+        self.sink.hang(True)
+        time.sleep(long)
+        self.sink.hang(False)
+        self.fault("broker SIGSTOP", at=at, until=time.monotonic() + 30)
+
+    def kinds(self):
+        """What can go wrong, and how often beside the others."""
+        own = [(self.do_broker_kill, 3), (self.do_broker_hang, 3)] if self.sink.kill else []
+        return [
+            (self.do_kill, 5), (self.do_stop, 4), (self.do_term, 3), (self.do_outage, 2), *self.world.kinds(self), *own,
+        ]
+
     def one_fault(self):
-        what = self.rng.choices(
-            [self.do_kill, self.do_stop, self.do_term, lambda: self.do_restart("fast"), lambda: self.do_restart("immediate"), self.do_outage],
-            [5, 4, 3, 1.5, 1.5, 2],
-        )[0]
-        what()
+        kinds = self.kinds()
+        self.rng.choices([k[0] for k in kinds], [k[1] for k in kinds])[0]()
 
     def due(self, all_of_it=False):
         for item in sorted(self.later, key=lambda x: x[0]):
@@ -301,18 +357,12 @@ class Scenario:
 
     def progress(self):
         committed = sum(p.read_bytes().count(b"\n+") for p in self.ledgers if p.exists())
-        lines = 0
-        for p in self.sink.files():
-            try:
-                lines += p.read_bytes().count(b"\n")
-            except OSError:
-                pass
-        self.say(f"{committed} committed, {lines} lines delivered, {len(self.faults)} faults")
+        self.say(f"{committed} committed, {self.sink.count()} delivered, {len(self.faults)} faults")
 
     def trouble(self):
         """Each sort of fault once at least, then at random."""
         end = self.start_at + self.args.seconds
-        every = [self.do_kill, self.do_stop, self.do_term, lambda: self.do_restart("immediate"), self.do_outage, lambda: self.do_restart("fast")]
+        every = [k[0] for k in self.kinds()]
         self.rng.shuffle(every)
         next_at, progress_at = time.monotonic() + 2, time.monotonic() + 10
         gap = (1, 3) if self.args.seconds < 60 else (2, 10)
@@ -346,6 +396,7 @@ class Scenario:
         while time.monotonic() < deadline and verdict.missing(ledger, self.sink.tags()):
             time.sleep(0.3)
         time.sleep(1)  # what would come twice would come now
+        self.dead = self.dead_events()
         for r in self.relays:
             r.signal(signal.SIGTERM)
         for r in self.relays:
@@ -357,19 +408,24 @@ class Scenario:
         self.watching = False
         return ledger
 
+    def dead_events(self):
+        r = subprocess.run([self.outbox, "dead", "list", "--json", "-c", str(self.config)], capture_output=True, text=True, check=False)
+        return [f"dead: {line}" for line in r.stdout.splitlines()] + ([f"dead list: {r.stderr}"] if r.returncode else [])
+
     def run(self):
-        self.say(f"mode {self.mode}, seed {self.args.seed}: {self.args.writers} writers, {self.args.relays} relays, {self.args.seconds:g} s")
+        self.say(f"mode {self.mode}, sink {self.args.to}, seed {self.args.seed}: {self.args.writers} writers, {self.args.relays} relays, {self.args.seconds:g} s")
         self.prepare()
         self.trouble()
         ledger = self.settle_down()
         self.faults.sort(key=lambda f: f.at)
         problems, counted = verdict.judge(ledger, self.sink.deliveries(), self.faults)
+        problems += self.dead
         problems += [f"a process ended badly: {x}" for x in self.exits if x not in (0, -signal.SIGTERM)]
         if ledger.total() < self.args.seconds * 2:
             problems.append(f"only {ledger.total()} events were committed: that shows nothing")
         faults = ", ".join(f"{n} x {name}" for name, n in sorted(self.count.items()))
         why = ", ".join(f"{n} after {name}" for name, n in sorted(counted["repeats_by"].items())) or "none"
-        print(f"\nscenario mode={self.mode} seed={self.args.seed} seconds={self.args.seconds:g}\n"
+        print(f"\nscenario mode={self.mode} sink={self.args.to} seed={self.args.seed} seconds={self.args.seconds:g}\n"
               f"  faults:      {faults}\n"
               f"  committed:   {counted['committed']}; {counted['rolled_back']} rolled back; {counted['unknown']} whose commit was not answered, "
               f"{counted['unknown_delivered']} of them delivered\n"
@@ -393,12 +449,15 @@ class Scenario:
                 r.signal(signal.SIGKILL)
                 r.p.wait()
         self.world.close()
+        self.sink.close()
 
 
-def one(mode, args):
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"outbox-scenario-{mode}-"))
+def one(mode, sink, args):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"outbox-scenario-{mode}-{sink}-"))
     os.chmod(folder, 0o755)
-    s = Scenario(mode, args, folder, PostgresWorld(mode, folder, args), FileSink(folder))
+    args.to = sink
+    world = mongo_world.MongoWorld if mode.startswith("mongodb") else PostgresWorld
+    s = Scenario(mode, args, folder, world(mode, folder, args), FileSink(folder) if sink == "file" else brokers.SINKS[sink]())
     ok = False
     try:
         ok = s.run()
@@ -413,7 +472,8 @@ def one(mode, args):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--mode", action="append", choices=["log", "wal", "rows"])
+    p.add_argument("--mode", action="append", choices=["log", "wal", "rows", "mongodb", "mongodb-native"])
+    p.add_argument("--sink", action="append", choices=["file", *brokers.SINKS])
     p.add_argument("--seconds", type=float, default=600)
     p.add_argument("--seed", type=int, default=None)
     p.add_argument("--writers", type=int, default=4)
@@ -424,10 +484,11 @@ def main():
     args = p.parse_args()
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1, 1000000)
-    results = [(mode, one(mode, args)) for mode in args.mode or ["log", "wal", "rows"]]
-    for mode, ok in results:
-        print(f"scenario {mode}: {'ok' if ok else 'FAILED'} (--mode {mode} --seed {args.seed} --seconds {args.seconds:g})")
-    sys.exit(0 if all(ok for _, ok in results) else 1)
+    runs = [(mode, sink) for sink in args.sink or ["file"] for mode in args.mode or ["log", "wal", "rows"]]
+    results = [(mode, sink, one(mode, sink, args)) for mode, sink in runs]
+    for mode, sink, ok in results:
+        print(f"scenario {mode} to {sink}: {'ok' if ok else 'FAILED'} (--mode {mode} --sink {sink} --seed {args.seed} --seconds {args.seconds:g})")
+    sys.exit(0 if all(ok for *_, ok in results) else 1)
 
 
 if __name__ == "__main__":
