@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SEEDS ?= 1-1000000
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo test lint format docs sim bench bench-postgres scenario fuzz services services-stop install clean
+.PHONY: help build demo test lint format docs sim bench bench-postgres bench-brokers bench-mongodb scenario fuzz services services-stop install clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -54,16 +54,26 @@ bench-postgres: build ## measure on a PostgreSQL of its own, beside the raw limi
 	@tools/compile $(BUILD) $(JOBS) bench/pg-bench
 	@$(PYTHON) bench/postgres.py --build $(BUILD) $(BENCH_ARGS)
 
-scenario: build ## ten minutes of faults in each mode: MODE=log|wal|rows SCENARIO_SECONDS=600 SEED=n
+bench-brokers: build ## measure sinks on brokers of their own, beside bare loops on the same libraries
 	@tools/deps build test
-	@$(PYTHON) tests/scenario/scenario.py $(foreach m,$(MODE),--mode $(m)) --seconds $(or $(SCENARIO_SECONDS),600) \
+	@tools/compile $(BUILD) $(JOBS) bench/kafka-bench bench/nats-bench bench/rabbit-bench bench/pg-bench
+	@$(PYTHON) bench/brokers.py --build $(BUILD) $(BENCH_ARGS)
+
+bench-mongodb: build ## measure on a MongoDB of its own, beside the same statements by libmongoc alone
+	@tools/deps build test
+	@tools/compile $(BUILD) $(JOBS) bench/mongo-bench
+	@$(PYTHON) bench/mongodb.py --build $(BUILD) $(BENCH_ARGS)
+
+scenario: build ## ten minutes of faults in each mode: MODE=log|wal|rows|mongodb|mongodb-native SINK=file|kafka|nats|nats-chain|rabbitmq SCENARIO_SECONDS=600 SEED=n
+	@tools/deps build test
+	@$(PYTHON) tests/scenario/scenario.py $(foreach m,$(MODE),--mode $(m)) $(foreach k,$(SINK),--sink $(k)) --seconds $(or $(SCENARIO_SECONDS),600) \
 		$(if $(SEED),--seed $(SEED)) $(SCENARIO_ARGS)
 
 fuzz: ## fuzz YAML, templates and JSON for FUZZ_SECONDS (60) each
 	@tools/deps build test fuzz
 	@tools/fuzz $(or $(FUZZ_SECONDS),60)
 
-services: ## start PostgreSQL, NATS, RabbitMQ and Kafka, as far as they can be had; prints addresses
+services: ## start PostgreSQL, MongoDB, NATS, RabbitMQ and Kafka, as far as they can be had; prints addresses
 	@tests/services/all start $(BUILD)/services
 
 services-stop: ## stop them
