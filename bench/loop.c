@@ -26,14 +26,18 @@ static void make_messages(struct bench *b)
     b->took_us = calloc(b->n, sizeof(*b->took_us));
     if (!b->msgs || !b->ids || !b->keys || !b->sent_us || !b->took_us)
         abort();
+    b->event.type = OB_STR("bench");
+    b->event.created_us = INT64_C(1790000000000000);
     memset(b->value, 'x', sizeof(b->value));
     b->value[0] = b->value[BENCH_PAYLOAD - 1] = '"';
     for (size_t i = 0; i < KEYS; i++)
         snprintf(b->keys[i], sizeof(b->keys[i]), "key-%zu", i);
     for (size_t i = 0; i < b->n; i++) {
-        /* ids of other runs are other ids: a stream would call them duplicates */
-        snprintf(b->ids[i], sizeof(b->ids[i]), "%016llx-%012zx",
-                 (unsigned long long)bench_now_us() ^ (unsigned long long)(uintptr_t)b->msgs, i);
+        /* As long as a real one; and of other runs other ids: a stream would call them duplicates.
+         */
+        uint64_t run = (uint64_t)bench_now_us() ^ (uint64_t)(uintptr_t)b->msgs;
+        snprintf(b->ids[i], sizeof(b->ids[i]), "%08x-%04x-7000-8000-%012zx",
+                 (unsigned)(run >> 16 & 0xffffffff), (unsigned)(run & 0xffff), i);
         b->msgs[i] = (struct ob_msg){.event = &b->event,
                                      .id = ob_str_c(b->ids[i]),
                                      .topic = ob_str_c(b->place),
