@@ -249,6 +249,23 @@ def test_check_sees_who_cannot_hear(outbox, own_nats):
     assert "acknowledgements cannot be heard" in r.out and 'subscribe: {allow: ["_ANSWERS.>"]}' in r.out
 
 
+def test_check_ends_well_while_answers_still_come(outbox, own_nats):
+    """The stream is silent and another program answers, with much more than was asked for: libnats is reading it when `check` has
+    heard enough. A subscription that goes before the thread which reads ends or hangs the process."""
+    server = own_nats(conf=["max_pending: 256MB"])
+    prepare(outbox, server.url, "quiet.x")
+    with server.client() as c, server.client() as other:
+        c.stream("QUIET", "quiet.>", no_ack=True, duplicate_window=3600 * 10**9)
+        other.subscribe("quiet.x")
+        for _ in range(10):
+            p = outbox.start("check", env={"MALLOC_PERTURB_": "165"})  # what is freed is spoilt
+            inbox = other.next().reply.encode()
+            more = b"PUB " + inbox + b" 16000\r\n" + b"x" * 16000 + b"\r\n"
+            other.send(b"PUB " + inbox + b" 1\r\nx\r\n" + more * 4000)
+            assert p.wait() == 0, p.out + p.err
+            assert "no right is missing, as far as is known" in p.out
+
+
 def test_nkeys_and_mutual_tls(outbox, own_nats):
     server = own_nats("--mtls", "--nkey")
     tls, seed = server.env["NATS_TLS"], server.env["NATS_SEED"]

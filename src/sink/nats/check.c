@@ -12,6 +12,7 @@ struct looking {
     const struct ob_sink_nats_conf *conf;
     jsCtx *js;
     jsOptions o;
+    natsSubscription *answers; /* ends after the connection */
     const char *seen[MAX_STREAMS];
     size_t n_seen;
     bool bad;
@@ -103,11 +104,11 @@ static void look_topic(struct looking *l, const char *topic)
     tell(l, taken, what, "add the subject to a stream: its events would wait");
 }
 
-static void look_right(struct looking *l, natsConnection *nc, natsSubscription *answers,
-                       const char *inbox, const char *subject)
+static void look_right(struct looking *l, natsConnection *nc, const char *inbox,
+                       const char *subject)
 {
     char why[300], what[500], fix[300];
-    switch (ob_nats_may_publish(nc, answers, inbox, subject, why)) {
+    switch (ob_nats_may_publish(nc, l->answers, inbox, subject, why)) {
     case NATS_RIGHT_YES:
         snprintf(what, sizeof(what), "subject %.150s: this user may publish to it", subject);
         tell(l, true, what, NULL);
@@ -137,8 +138,7 @@ static void look_right(struct looking *l, natsConnection *nc, natsSubscription *
 static void look_rights(struct looking *l, natsConnection *nc, const struct nats_streams *declared)
 {
     char inbox[96], why[300], what[500], fix[200];
-    natsSubscription *answers = NULL;
-    enum nats_right may = ob_nats_may_hear(nc, l->conf, inbox, &answers, why);
+    enum nats_right may = ob_nats_may_hear(nc, l->conf, inbox, &l->answers, why);
     if (may == NATS_RIGHT_NO) {
         snprintf(what, sizeof(what), "acknowledgements cannot be heard: %s", why);
         snprintf(fix, sizeof(fix),
@@ -148,7 +148,7 @@ static void look_rights(struct looking *l, natsConnection *nc, const struct nats
     }
     for (size_t i = 0; may == NATS_RIGHT_YES && i < l->env->n_topics; i++)
         if (ob_nats_subject_fits(ob_str_c(l->env->topics[i])))
-            look_right(l, nc, answers, inbox, l->env->topics[i]);
+            look_right(l, nc, inbox, l->env->topics[i]);
     for (size_t i = 0; may == NATS_RIGHT_YES && i < declared->n; i++)
         for (size_t k = 0; k < declared->list[i].n_subjects; k++) {
             const char *subject = declared->list[i].subjects[k];
@@ -156,9 +156,8 @@ static void look_rights(struct looking *l, natsConnection *nc, const struct nats
             for (size_t t = 0; t < l->env->n_topics; t++)
                 known = known || strcmp(subject, l->env->topics[t]) == 0;
             if (!known)
-                look_right(l, nc, answers, inbox, subject);
+                look_right(l, nc, inbox, subject);
         }
-    natsSubscription_Destroy(answers);
 }
 
 static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err *err)
@@ -220,6 +219,10 @@ enum ob_status ob_nats_check(const struct ob_sink_env *env, const void *conf, st
         return ob_err_set(err, OB_DOWN, "cannot connect to NATS: %s: %s", natsStatus_GetText(ns),
                           nats_GetLastError(NULL));
     st = look(&l, nc, err);
+    /* In this order, as ob_nats_disconnect() tells (test_nats:
+     * check_ends_well_while_answers_still_come). */
+    natsConnection_Close(nc);
+    natsSubscription_Destroy(l.answers);
     natsConnection_Destroy(nc);
     return st;
 }
