@@ -6,10 +6,8 @@
  * and nobody needs again. */
 #include "cli/slim.h"
 
-#include <inttypes.h>
 #include <malloc.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,11 +23,11 @@ void ob_slim_heap(void)
 }
 
 /* The head of a mapping in smaps. False: this is a line about the one before. */
-static bool is_head(const char *line, uintptr_t *from, uintptr_t *to, bool *of_file)
+static bool is_head(const char *line, void **from, void **to, bool *of_file)
 {
     char rights[5], path[8] = "";
-    uintptr_t a, z; /* a line that begins with a hexadecimal digit fills the first in any case */
-    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s %*s %*s %*s %7s", &a, &z, rights, path) < 3)
+    void *a, *z; /* a line that begins with a hexadecimal digit fills the first in any case */
+    if (sscanf(line, "%p-%p %4s %*s %*s %*s %7s", &a, &z, rights, path) < 3)
         return false;
     *from = a;
     *to = z;
@@ -41,7 +39,7 @@ void ob_slim_code(void)
 {
     FILE *f = fopen("/proc/self/smaps", "re");
     char line[512];
-    uintptr_t from = 0, to = 0;
+    void *from = NULL, *to = NULL;
     bool of_file = false;
     unsigned long kb;
     while (f && fgets(line, sizeof(line), f)) {
@@ -49,7 +47,7 @@ void ob_slim_code(void)
         if (is_head(line, &from, &to, &of_file))
             continue;
         if (of_file && sscanf(line, "Anonymous: %lu kB", &kb) == 1 && kb == 0)
-            madvise((void *)from, to - from, MADV_DONTNEED);
+            madvise(from, (size_t)((char *)to - (char *)from), MADV_DONTNEED);
     }
     if (f)
         fclose(f);

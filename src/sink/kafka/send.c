@@ -81,9 +81,9 @@ static rd_kafka_resp_err_t produce(struct ob_sink *s, struct kafka_lane *l, uint
         {.vtype = RD_KAFKA_VTYPE_KEY},
         {.vtype = RD_KAFKA_VTYPE_HEADERS, .u.headers = headers},
     };
-    vu[3].u.mem.ptr = m->value_null ? NULL : (void *)(uintptr_t)(m->value.p ? m->value.p : "");
+    vu[3].u.mem.ptr = m->value_null ? NULL : (void *)(m->value.p ? m->value.p : "");
     vu[3].u.mem.size = m->value_null ? 0 : m->value.n;
-    vu[4].u.mem.ptr = m->key.n > 0 ? (void *)(uintptr_t)m->key.p : NULL;
+    vu[4].u.mem.ptr = m->key.n > 0 ? (void *)m->key.p : NULL;
     vu[4].u.mem.size = m->key.n;
     rd_kafka_error_t *error = rd_kafka_produceva(l->rk, vu, headers ? 6 : 5);
     if (!error)

@@ -14,7 +14,7 @@ static size_t set_place(const struct mongo_set *set, const uint64_t h[2])
 
 static bool set_grow(struct mongo_set *set)
 {
-    struct mongo_set more = {.cap = set->cap ? set->cap * 2 : 1024, .n = set->n};
+    struct mongo_set more = {.cap = set->cap ? set->cap * 2 : 1024};
     more.at = calloc(more.cap, sizeof(*more.at));
     more.value = calloc(more.cap, sizeof(*more.value));
     if (!more.at || !more.value) {
@@ -30,7 +30,9 @@ static bool set_grow(struct mongo_set *set)
         }
     free(set->at);
     free(set->value);
-    *set = more;
+    set->at = more.at;
+    set->value = more.value;
+    set->cap = more.cap;
     return true;
 }
 
