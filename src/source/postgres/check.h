@@ -5,6 +5,13 @@
 
 #include <stddef.h>
 
+/* Tables that a subscription writes: of this one (an oid) and all its partitions, from the catalog
+ * and without a lock on any. Transaction ids in them are another server's. */
+#define PG_FED(table)                                                                              \
+    "pg_subscription_rel f where f.srrelid in (with recursive t(oid) as (select " table            \
+    " union all select i.inhrelid from pg_inherits i join t on i.inhparent = t.oid) select "       \
+    "t.oid from t)"
+
 /* A statement whose rows are findings: whether all is well (bool), what was found, the fix (texts).
  * Statements that mend something stand first in a fix, a remark behind `--`. */
 struct pg_check {

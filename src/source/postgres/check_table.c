@@ -111,9 +111,10 @@ const struct pg_check ob_pg_checks[] = {
      "current_user), format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY;', c.oid::regclass) "
      "from " OURS " and row_security_active(c.oid)",
      PG_CHECK_ALWAYS},
-    {"select not exists (select 1 from pg_subscription_rel where srrelid = "
-     "'outbox.event'::regclass), 'no subscription writes outbox.event', 'its transaction ids are "
-     "another server''s: relay from that server'",
+    {"select count(*) = 0, case when count(*) = 0 then 'no subscription writes outbox.event' else "
+     "format('a subscription writes %s: its transaction ids are another server''s', min("
+     "f.srrelid::regclass::text)) end, 'relay from the server that it is replicated from' "
+     "from " PG_FED("'outbox.event'::regclass::oid"),
      PG_CHECK_NATIVE},
     /* what the cursor's proof rests on */
     {"select seqcache = 1, format('the sequence of outbox.event gives numbers one by one (CACHE "

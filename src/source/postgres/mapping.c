@@ -3,6 +3,7 @@
 #include "source/postgres/mapping.h"
 
 #include "config/load.h"
+#include "source/postgres/check.h"
 
 #include <stdio.h>
 
@@ -135,10 +136,12 @@ static enum ob_status find_table(struct pg_session *conn, struct pg_map *map, st
     const struct pg_param p[] = {PG_TEXT(c->schema), PG_TEXT(c->table)};
     enum ob_status st = ob_pg_query(
         conn,
-        "select c.oid, c.relkind::text, row_security_active(c.oid), exists (select 1 from "
-        "pg_subscription_rel s where s.srrelid = c.oid), has_schema_privilege(n.oid, 'USAGE'), "
-        "has_table_privilege(c.oid, 'SELECT'), quote_ident(current_user) from pg_class c join "
-        "pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2",
+        "select c.oid, c.relkind::text, row_security_active(c.oid), exists (select 1 from " PG_FED(
+            "c.oid") "), has_schema_privilege(n.oid, 'USAGE'), "
+                     "has_table_privilege(c.oid, 'SELECT'), quote_ident(current_user) from "
+                     "pg_class c join "
+                     "pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname "
+                     "= $2",
         p, 2, true, &res, err);
     if (st != OB_OK)
         return st;

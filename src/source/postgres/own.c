@@ -345,27 +345,6 @@ static enum ob_status write_owner(struct ob_source *s, unsigned old, struct ob_e
     return st;
 }
 
-/* A cursor would pass over rows that row-level security hides, and nobody would ever know. */
-static enum ob_status see_all(struct ob_source *s, struct ob_err *err)
-{
-    PGresult *res = NULL;
-    enum ob_status st =
-        ob_pg_query(&s->sql,
-                    "select c.oid::regclass::text, quote_ident(current_user) from pg_class c where "
-                    "c.relnamespace = 'outbox'::regnamespace and c.relkind in ('r', 'p') and "
-                    "row_security_active(c.oid) limit 1",
-                    NULL, 0, false, &res, err);
-    if (st == OB_OK && PQntuples(res) == 1)
-        st = ob_err_set(err, OB_FATAL,
-                        "row-level security may hide rows of %s from %s, and they would be passed "
-                        "over: ALTER TABLE %s DISABLE ROW LEVEL SECURITY; or ALTER ROLE %s "
-                        "BYPASSRLS;",
-                        PQgetvalue(res, 0, 0), PQgetvalue(res, 0, 1), PQgetvalue(res, 0, 0),
-                        PQgetvalue(res, 0, 1));
-    PQclear(res);
-    return st;
-}
-
 static enum ob_status connect_again(struct ob_source *s, struct ob_err *err)
 {
     if (s->sql.c && PQstatus(s->sql.c) == CONNECTION_OK)
@@ -412,7 +391,7 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
         st = write_owner(s, old, err);
     if (st == OB_OK) {
         struct ob_err ignored;
-        st = see_all(s, err);
+        st = ob_pg_fit(s, err);
         if (st == OB_OK)
             st = s->reader->start(s, err);
         if (st != OB_OK && s->sql.c && write_stopped(s, &ignored) != OB_OK)

@@ -2,6 +2,7 @@
 /* pg - inside of the PostgreSQL source: one shard. Nothing here is for others.
  *
  *     driver.c  options, open, close          own.c      lock, epoch, beat, take-over
+ *     fit.c     what would mislead a cursor
  *     conn.c    a connection with deadlines   settle.c   the one transaction, with the fence first
  *     dial.c    hosts, TLS, poolers           share.c    which shards a process takes
  *     record.c  parked and dead rows          parked.c   held, drain, blocked
@@ -162,6 +163,9 @@ void ob_pg_fence_note(struct ob_source *s, uint64_t xid);
 
 /* The key of a shard's advisory lock, as text. */
 void ob_pg_lock_key(const struct ob_source *s, unsigned shard, char out[24]);
+
+/* fit.c: OB_FATAL: events would be passed over, err says why and what to do. */
+enum ob_status ob_pg_fit(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 
 /* share.c */
 /* May this process take the shard, if it is free? OB_AGAIN: it has its share already. */
