@@ -2,6 +2,7 @@
 """test_postgres_wal - mode wal end to end: the native table through logical replication to a file."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -184,6 +185,35 @@ def test_shards_share_the_keys_and_may_be_changed(outbox, db):
                 ns.append(v["n"])
     for key, ns in first.items():
         assert ns == [1000 * s + n for s in (3, 2, 1) for n in range(100) if f"k{n % 10}" == key], f"{key} out of order"
+
+
+def test_slots_of_another_pipeline_are_left_alone(outbox, db):
+    """Names that begin as ours do, or that `_` of a pattern would match: never dropped, and `check` does not advise it."""
+    others = [f"outbox_{db.name}_orders_eu_0", f"outbox_{db.name}xorders_1", "events_2", "events_7"]
+    made = f"outbox_{db.name}_orders_9"  # this one is ours, of a shard that is no more
+    for name in (*others, made):
+        db.sql("select pg_create_logical_replication_slot(%s, 'pgoutput')", name)
+    wal_config(outbox, db)
+
+    def advice(source):
+        config(outbox, db, source=source, apply=False)
+        return re.findall(r"pg_drop_replication_slot\('(\w+)'\)", outbox.run("check", check=None).out)
+
+    for source in ("mode: log", "mode: wal", "mode: wal, wal_budget: 1"):
+        assert set(advice(source)) <= {made}, source
+    assert advice("mode: log, slot: events") == [] and advice("mode: wal, wal_budget: 1, slot: events") == []
+    for mode in ("log", "wal"):  # not a name at all: nothing can be said
+        assert advice(f"mode: {mode}, slot: No-Name") == []
+    assert "cannot be the name of a slot" in outbox.run("check", check=None).out
+    for shards, mine in ((1, ["events"]), (2, ["events_0", "events_1"]), (1, ["events"])):
+        wal_config(outbox, db, source="slot: events", more=f"    shards: {shards}", apply=False)
+        outbox.run("run", "--once")
+        wait_until(lambda m=mine: slots(db) == sorted([*others, made, *m]), 10, "ours and nobody else's", every=0.1)
+    wal_config(outbox, db, apply=False)
+    assert advice("mode: wal") == [made], "it says so"
+    outbox.run("run", "--once")  # a cursor of another slot: the table is read, a slot made, what is ours is tidied up
+    wait_until(lambda: made not in slots(db), 10, "gone")
+    assert set(others) < set(slots(db))
 
 
 @pytest.mark.slow

@@ -216,12 +216,13 @@ static enum ob_status reshard(struct ob_source *s, struct ob_err *err)
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards)};
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "select bool_or(adopt_pos is not null), bool_or(shards <> $2::int) from outbox.cursor "
-        "where pipeline = $1",
+        "select bool_or(adopt_pos is not null), bool_or(shards <> $2::int), max(shards) filter "
+        "(where mode = 'wal') from outbox.cursor where pipeline = $1",
         p, 2, true, &res, err);
     if (st != OB_OK)
         return st;
     bool adopting = ob_pg_bool(res, 0, 0), differs = ob_pg_bool(res, 0, 1);
+    unsigned before = ob_pg_null(res, 0, 2) ? 0 : (unsigned)ob_pg_i64(res, 0, 2);
     PQclear(res);
     if (!differs) /* another process was faster */
         return OB_OK;
@@ -229,7 +230,10 @@ static enum ob_status reshard(struct ob_source *s, struct ob_err *err)
         return ob_err_set(err, OB_FATAL,
                           "the outbox was restored and is not read up yet: run it once with the "
                           "old number of shards, then change it");
-    return ob_pg_query(&s->sql, "select outbox.reshard($1, $2::int)", p, 2, false, NULL, err);
+    st = ob_pg_query(&s->sql, "select outbox.reshard($1, $2::int)", p, 2, false, NULL, err);
+    if (st == OB_OK && before <= SHARDS_MAX)
+        s->slots_before = before;
+    return st;
 }
 
 /* The row of every shard, so that a pipeline is always complete; with the cluster that gives the

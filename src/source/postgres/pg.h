@@ -98,6 +98,8 @@ struct ob_source {
      * was written in, so no LSN that is stored means anything; timeline: it was promoted or
      * restored since. */
     bool moved, timeline_changed;
+    unsigned
+        slots_before;     /* mode wal: this owner has just changed the number of shards from this */
     uint64_t fence;       /* xid of our last committed write: above every snapshot read before it */
     uint64_t fence_first; /* the first of them since the reader set it to 0 */
     int64_t maintain_at;  /* mono ms */

@@ -20,6 +20,7 @@
 #include "source/postgres/snap.h"
 
 #define WAL_NAME 64
+#define WAL_SHARDS_MAX 64
 
 /* A position in the order of commits: all transactions whose commit record stands below lsn, and
  * the first `rows` rows of the one that stands at lsn. */
@@ -115,7 +116,7 @@ struct wal_state {
     /* commits that SQL does not show yet */
     bool wait_visible, waiting;
     struct snap *visible;
-    int64_t visible_at, visible_ms;
+    int64_t visible_at, visible_ms, invisible_since;
 
     /* the next anchor */
     struct snap *anchor_snap;
@@ -143,8 +144,8 @@ struct wal_state {
     int64_t made_at, said_at;
     bool switching;
 
-    bool told_other, told_plain; /* said once */
-    char texts[4][32];           /* of the cursor that is being written */
+    bool told_other, told_plain, told_invisible; /* said once */
+    char texts[4][32];                           /* of the cursor that is being written */
 };
 
 static inline struct wal_state *wal_of(const struct ob_source *s)
@@ -162,6 +163,9 @@ enum ob_status ob_pg_wal_start(struct ob_source *s, struct ob_err *err) OB_MUST_
 
 /* wal_slot.c */
 enum ob_status ob_pg_wal_names(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Names of the slots of shards `from` up to `to` of so many, as an array in text. */
+void ob_pg_wal_slots_of(const struct ob_source *s, unsigned from, unsigned to, unsigned shards,
+                        struct ob_buf *out);
 /* Makes the publication if it is not there, and checks that all inserts come through it. */
 enum ob_status ob_pg_wal_publication(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 /* $1 the publication, $2 the table (or NULL): one text that changes with every change of what it

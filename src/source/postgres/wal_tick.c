@@ -16,6 +16,7 @@
 
 #define VISIBLE_MAX_MS 50
 #define SAY_MS 60000
+#define INVISIBLE_MS 3000 /* a commit that stays invisible for so long is told of */
 
 bool ob_pg_wal_anchor(struct wal_state *w, struct wal_pos at, struct pg_cursor *out)
 {
@@ -141,6 +142,22 @@ enum ob_status ob_pg_wal_tick(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
+/* Held back for long: once, until it is over. */
+static void tell_invisible(struct ob_source *s, int64_t now)
+{
+    struct wal_state *w = wal_of(s);
+    if (w->invisible_since == 0)
+        w->invisible_since = now;
+    if (w->told_invisible || now - w->invisible_since < INVISIBLE_MS)
+        return;
+    w->told_invisible = true;
+    ob_log(s->log, OB_LOG_WARN, "wal.invisible", OB_KI("xid", (int64_t)w->txn_xid),
+           OB_KI("waited_ms", now - w->invisible_since),
+           OB_KC("error", "a commit waits for a synchronous stand-by and nobody sees it yet, so "
+                          "nothing is delivered: start the stand-by, or see "
+                          "synchronous_standby_names; `outbox check` tells who is connected"));
+}
+
 /* With synchronous stand-bys a commit is decoded before the session that made it, and anybody else,
  * sees it. */
 enum ob_status ob_pg_wal_visible(struct ob_source *s, struct ob_err *err)
@@ -164,10 +181,12 @@ enum ob_status ob_pg_wal_visible(struct ob_source *s, struct ob_err *err)
             w->visible_ms = w->visible_ms ? w->visible_ms * 2 : 1;
             w->visible_ms = w->visible_ms > VISIBLE_MAX_MS ? VISIBLE_MAX_MS : w->visible_ms;
             w->visible_at = now + w->visible_ms;
+            tell_invisible(s, now);
             return OB_AGAIN;
         }
     }
-    w->waiting = false;
+    w->waiting = w->told_invisible = false;
+    w->invisible_since = 0;
     w->visible_ms = 0;
     w->visible_at = 0;
     return OB_OK;
