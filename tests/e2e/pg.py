@@ -38,12 +38,26 @@ def emit(cur, key, n, **args):
     return cur.fetchone()[0]
 
 
+# A table with a state column, for mode rows: what the sink gets is the same.
+ROWS = "mode: rows, mapping: {table: jobs, id: id, order: no, type: type, aggregate_id: key, payload: payload, done: done}"
+
+
+def rows_table(db):
+    db.sql("create table jobs (id uuid primary key default gen_random_uuid(), no bigserial, type text not null, key text not null, "
+           "payload json not null, done timestamptz); create index on jobs (no) where done is null")
+
+
+def insert(cur, key, n):
+    """The same event into that table."""
+    cur.execute("insert into jobs (type, key, payload) values ('order.placed', %s, %s)", (key, json.dumps({"key": key, "n": n})))
+
+
 class Writer(threading.Thread):
     """Commits events in order per key, rolls some back, and remembers what it committed."""
 
-    def __init__(self, db, keys, pause=0.0005):
+    def __init__(self, db, keys, pause=0.0005, emit=emit):
         super().__init__(daemon=True)
-        self.db, self.keys, self.pause = db, keys, pause
+        self.db, self.keys, self.pause, self.emit = db, keys, pause, emit
         self.ledger = {k: [] for k in keys}
         self.undone = set()
         self.unknown = set()
@@ -62,7 +76,7 @@ class Writer(threading.Thread):
         while self.go:
             n += 1
             key = self.keys[n % len(self.keys)]
-            emit(cur, key, n)
+            self.emit(cur, key, n)
             if n % 7 == 0:
                 c.rollback()
                 self.undone.add(n)
@@ -92,7 +106,7 @@ class StubbornWriter(Writer):
             n += 1
             key = self.keys[n % len(self.keys)]
             try:
-                emit(cur, key, n)
+                self.emit(cur, key, n)
             except lost:
                 c, cur = self.again()
                 continue

@@ -54,10 +54,17 @@ def test_a_commit_that_nobody_sees_is_not_delivered(outbox, own_postgres):
     wait_until(lambda: db.one("select beat from outbox.cursor where pipeline = 'orders'") > beat + 2, 20, "the relay lives")
     assert not done.is_set() and db.one("select count(*) from outbox.event where aggregate_id = 'k'") == 1
     assert ns(outbox) == [1], "not delivered before anybody sees it"
+    wait_until(lambda: "wal.invisible" in relay.err, 20, "and it says why")
+    shown = outbox.run("check", check=None).out
+    assert "synchronous_standby_names = 'sync' asks for 1 stand-by(s) and 0 are there (connected: " in shown, shown
+    assert "outbox wal async" in shown and "ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf();" in shown, shown
     other.start()
     wait_until(lambda: ns(outbox) == [1, 2], 20, "and now it is")
     writer.join()
+    wait_until(lambda: "1 synchronous stand-by(s) of synchronous_standby_names = 'sync'" in outbox.run("check", check=None).out, 20)
     assert relay.stop() == 0 and eager.stop() == 0
+    assert relay.err.count("wal.invisible") == 1 and "synchronous_standby_names" in relay.err, "said once"
+    assert "wal.invisible" not in eager.err
 
 
 @pytest.mark.slow

@@ -21,11 +21,14 @@ static void say(const struct findings *f, bool ok, const char *what, const char 
     f->found(f->user, ok, what, ok ? "" : fix);
 }
 
-static enum ob_status run(struct ob_admin *a, const struct findings *f, const char *sql,
+static enum ob_status run(struct ob_admin *a, const struct findings *f, const struct pg_check *c,
                           struct ob_err *err)
 {
+    const struct ob_mapping *m = &a->conf->mapping;
+    const struct pg_param p[] = {PG_TEXT(m->table ? m->schema : NULL), PG_TEXT(m->table)};
     PGresult *res = NULL;
-    enum ob_status st = ob_pg_query(&a->db, sql, NULL, 0, false, &res, err);
+    enum ob_status st =
+        ob_pg_query(&a->db, c->sql, p, c->when == PG_CHECK_TABLES ? 2 : 0, false, &res, err);
     for (int i = 0; st == OB_OK && i < PQntuples(res); i++)
         say(f, PQgetvalue(res, i, 0)[0] == 't', PQgetvalue(res, i, 1), PQgetvalue(res, i, 2));
     PQclear(res);
@@ -55,10 +58,11 @@ static void check_clock(struct ob_admin *a, const struct findings *f)
 static void run_all(struct ob_admin *a, const struct findings *f, const struct pg_check *checks)
 {
     struct ob_err why = {.text = ""};
+    bool native = !a->conf->mapping.table && !a->conf->message_prefix[0];
     for (; checks->sql; checks++) {
-        if (checks->when == PG_CHECK_NATIVE && a->conf->mapping.table)
+        if (checks->when == PG_CHECK_NATIVE && !native)
             continue;
-        if (run(a, f, checks->sql, &why) != OB_OK)
+        if (run(a, f, checks, &why) != OB_OK)
             say(f, false, why.text, "see the findings above");
     }
 }

@@ -15,8 +15,10 @@
 /* A statement whose rows are findings: whether all is well (bool), what was found, the fix (texts).
  * Statements that mend something stand first in a fix, a remark behind `--`. */
 struct pg_check {
-    const char *sql;                                /* NULL: the end */
-    enum { PG_CHECK_ALWAYS, PG_CHECK_NATIVE } when; /* NATIVE: not where another table is read */
+    const char *sql; /* NULL: the end */
+    /* NATIVE: only where the native table is read. TABLES: always, with $1 and $2: schema and name
+     * of another table that is read, or NULL. */
+    enum { PG_CHECK_ALWAYS, PG_CHECK_NATIVE, PG_CHECK_TABLES } when;
 };
 
 /* Before the schema is looked at: what kind of server, rights, locks. They need no right and take

@@ -26,6 +26,14 @@
     "'UPDATE'))"
 #define FUNCTIONS "'{rekey,settled,unpack,maintain,adopt,reshard,pending,publish}'"
 
+/* Tables that a pipeline needs, without a lock on them: c is one of ours, or another one that is
+ * read, or a partition of that. */
+#define READ                                                                                       \
+    "(c.relnamespace = (select oid from pg_namespace where nspname = 'outbox') or c.oid in (with " \
+    "recursive m(oid) as (select k.oid from pg_class k join pg_namespace s on s.oid = "            \
+    "k.relnamespace where s.nspname = $1 and k.relname = $2 union all select i.inhrelid from "     \
+    "pg_inherits i join m on i.inhparent = m.oid) select m.oid from m))"
+
 const struct pg_check ob_pg_checks_first[] = {
     {"select not pg_is_in_recovery(), case when pg_is_in_recovery() then 'the server is a "
      "stand-by, and the relay writes its cursor' else 'the server is a primary' end, 'SELECT "
@@ -72,14 +80,14 @@ const struct pg_check ob_pg_checks_first[] = {
      "'AccessExclusiveLock' then 'read or write' else 'write' end), case when x.gid is null "
      "then " END
      " else format('ROLLBACK PREPARED %L; -- or COMMIT PREPARED', x.gid) end from pg_locks l join "
-     "pg_class c on c.oid = l.relation join pg_namespace n on n.oid = c.relnamespace and n.nspname "
-     "= 'outbox' left join pg_stat_activity a on a.pid = l.pid left join pg_prepared_xacts x on "
+     "pg_class c on c.oid = l.relation and " READ
+     " left join pg_stat_activity a on a.pid = l.pid left join pg_prepared_xacts x on "
      "l.pid is null and l.virtualtransaction = '-1/' || x.transaction::text where l.granted and "
      "c.relkind in ('r', 'p') and l.database = (select oid from pg_database where datname = "
      "current_database()) and l.mode in ('AccessExclusiveLock', 'ExclusiveLock', "
      "'ShareRowExclusiveLock', 'ShareLock') and l.pid is distinct from pg_backend_pid() and "
      "(x.gid is not null or coalesce(clock_timestamp() - a.xact_start > interval '2 s', true))",
-     PG_CHECK_ALWAYS},
+     PG_CHECK_TABLES},
     {"select true, format('sessions of other users are seen in part only; GRANT pg_read_all_stats "
      "TO %I; shows since when they are there', current_user), '' where not "
      "pg_has_role('pg_read_all_stats', 'USAGE')",
@@ -149,9 +157,9 @@ const struct pg_check ob_pg_checks[] = {
      "'D' and t.tgrelid in ('outbox.parked'::regclass, 'outbox.dead'::regclass)",
      PG_CHECK_ALWAYS},
     {"select false, format('%s is unlogged: a crash of the server empties it', c.oid::regclass), "
-     "format('ALTER TABLE %s SET LOGGED;', c.oid::regclass) from " OURS
-     " and c.relpersistence = 'u'",
-     PG_CHECK_ALWAYS},
+     "format('ALTER TABLE %s SET LOGGED;', c.oid::regclass) from pg_class c where " READ
+     " and c.relkind in ('r', 'p') and c.relpersistence = 'u'",
+     PG_CHECK_TABLES},
     /* partitions */
     {"select max(p.hi) > s.last_value, case when max(p.hi) > s.last_value then 'there are "
      "partitions ahead of the writers' else format('the writers are past the last partition and "
@@ -186,9 +194,26 @@ const struct pg_check ob_pg_checks[] = {
      "'track_counts', 'fsync')",
      PG_CHECK_ALWAYS},
     {"select false, format('autovacuum is switched off for %s', c.oid::regclass), format('ALTER "
-     "TABLE %s RESET (autovacuum_enabled);', c.oid::regclass) from " OURS
-     " and c.reloptions && '{autovacuum_enabled=false,autovacuum_enabled=off,autovacuum_enabled=0,"
+     "TABLE %s RESET (autovacuum_enabled);', c.oid::regclass) from pg_class c where " READ
+     " and c.relkind in ('r', 'p') and c.reloptions && "
+     "'{autovacuum_enabled=false,autovacuum_enabled=off,autovacuum_enabled=0,"
      "autovacuum_enabled=no}'",
+     PG_CHECK_TABLES},
+    /* Commits wait for stand-bys that are named: who writes hangs, and in mode wal what it wrote is
+     * held back, because nobody sees it. A relay's own connection is none, although `*` names it.
+     */
+    {"select n.have >= n.want, case when n.have >= n.want then format('%s synchronous stand-by(s) "
+     "of synchronous_standby_names = %L', n.have, n.names) else format('synchronous_standby_names "
+     "= %L asks for %s stand-by(s) and %s are there (connected: %s): every commit waits', n.names, "
+     "n.want, n.have, coalesce(n.seen, 'none')) end, 'ALTER SYSTEM RESET "
+     "synchronous_standby_names; SELECT pg_reload_conf(); -- or start the stand-by' from (select "
+     "g.setting as names, coalesce((regexp_match(g.setting, '^\\s*(?:(?:first|any)\\s+)?(\\d+)"
+     "\\s*\\(', 'i'))[1]::int, 1) as want, count(*) filter (where r.sync_state in ('sync', "
+     "'quorum') and r.state = 'streaming' and r.application_name <> 'outbox wal') as have, "
+     "string_agg(format('%s %s', r.application_name, r.sync_state), ', ') as seen, count(*) filter "
+     "(where r.pid is not null and r.sync_state is null) as hidden from pg_settings g left join "
+     "pg_stat_replication r on true where g.name = 'synchronous_standby_names' and g.setting <> '' "
+     "group by g.setting) n where n.have >= n.want or n.hidden = 0",
      PG_CHECK_ALWAYS},
     {"select reset_val <> 'off', format('synchronous_commit is %s%s', reset_val, case when "
      "reset_val "

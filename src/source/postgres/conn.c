@@ -74,6 +74,11 @@ enum ob_status ob_pg_fail(const struct pg_session *conn, const PGresult *res, co
     const char *hint = res ? PQresultErrorField(res, PG_DIAG_MESSAGE_HINT) : NULL;
     if (!message)
         message = conn->c ? PQerrorMessage(conn->c) : "not connected";
+    /* The same for every statement that meets the lock: it is one reason, and said once. */
+    if (strcmp(state, "55P03") == 0)
+        return ob_err_set(err, st,
+                          "a session holds a lock for longer than we wait: `outbox check` names it "
+                          "(SQLSTATE 55P03)");
     ob_err_set(err, st, "%s: %s%s%s%s%s%s", what, message, *state ? " (SQLSTATE " : "", state,
                *state ? ")" : "", hint ? "; " : "", hint ? hint : "");
     if (err)

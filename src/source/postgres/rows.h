@@ -24,6 +24,7 @@ struct rows_state {
     enum rows_asked asked;
     enum ob_status failed; /* of what is under way */
     struct ob_err why;
+    bool outdated; /* rows were marked since it was asked for */
     PGresult *answer;
 
     /* A pass. deep: inside one REPEATABLE READ transaction, because its first page had nothing. */

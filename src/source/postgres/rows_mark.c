@@ -231,6 +231,7 @@ void ob_pg_rows_settled(struct ob_source *s, const struct ob_settle *settle)
 {
     struct rows_state *r = s->state;
     bool passing = r->asked == ASKED_IDS;
+    r->outdated = r->outdated || settle->n > 0;
     for (size_t i = 0; i < settle->n; i++) {
         const struct ob_settle_op *op = &settle->ops[i];
         uint64_t hash[2];

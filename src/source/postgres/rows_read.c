@@ -62,6 +62,7 @@ static enum ob_status flush(struct ob_source *s, bool sent, enum rows_asked aske
     if (!sent || PQpipelineSync(r->rd.c) != 1 || PQflush(r->rd.c) < 0)
         return ob_pg_rows_lost(s, "asking for events", err);
     r->asked = asked;
+    r->outdated = false;
     return OB_OK;
 }
 
@@ -249,7 +250,8 @@ static enum ob_status failed(struct ob_source *s, struct ob_err *err)
         err->status = OB_FENCED;
         return OB_FENCED;
     }
-    return st;
+    /* It met a lock that is gone by now: rows were marked since. That is no news. */
+    return st == OB_RETRY && r->outdated ? OB_AGAIN : st;
 }
 
 enum ob_status ob_pg_rows_take(struct ob_source *s, struct ob_err *err)
