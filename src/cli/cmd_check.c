@@ -2,6 +2,7 @@
 /* cmd_check - `outbox check`: the config and the preconditions of each pipeline, with the fix. */
 #include "cli/commands.h"
 #include "core/json.h"
+#include "event/mapping.h"
 #include "flow/flow.h"
 #include "relay/conf.h"
 #include "source/admin.h"
@@ -50,17 +51,6 @@ static void found(void *user, bool ok, const char *what, const char *fix)
     tell(user, ok, what, fix);
 }
 
-static void check_routes(struct check *c, const struct ob_pipeline_conf *conf)
-{
-    struct ob_routes *routes = NULL;
-    struct ob_err err = {0};
-    if (ob_routes_new(&conf->route, &routes, &err) != OB_OK)
-        tell(c, false, err.text, "correct the routes at that place");
-    else
-        tell(c, true, "routes and envelope can be used", NULL);
-    ob_routes_free(routes);
-}
-
 static void check_source(struct check *c, const struct ob_pipeline_conf *conf)
 {
     const struct ob_source_admin *ops = conf->source->admin;
@@ -77,50 +67,85 @@ static void check_source(struct check *c, const struct ob_pipeline_conf *conf)
     ops->close(admin);
 }
 
-#define TOPICS_MAX 256
-
-/* Topics that the routes name as they are; where a template decides, only an event tells. */
-static size_t plain_topics(const struct ob_pipeline_conf *conf, struct ob_arena *arena,
-                           const char **topics)
+static void add_name(struct ob_names *names, const char *name)
 {
-    const struct ob_node *routes = conf->route.routes;
-    size_t n = 0;
-    for (size_t i = 0; routes && routes->kind == OB_NODE_LIST && i < routes->n; i++) {
-        const struct ob_node *topic = ob_node_get(routes->items[i], "topic");
-        if (n < TOPICS_MAX && topic && topic->kind == OB_NODE_SCALAR && !strstr(topic->text, "${"))
-            topics[n++] = topic->text;
-    }
-    for (size_t i = 0, plain = n; conf->dlt && i < plain && n < TOPICS_MAX; i++) {
-        const char *letters = ob_arena_printf(arena, "%s.dlt", topics[i]);
-        if (letters)
-            topics[n++] = letters;
-    }
-    return n;
+    for (size_t i = 0; i < names->n; i++)
+        if (strcmp(names->list[i], name) == 0)
+            return;
+    if (name && names->n < OB_NAMES_MAX)
+        names->list[names->n++] = name;
 }
 
-static void check_sink(struct check *c, const struct ob_pipeline_conf *conf)
+/* What belongs to the addresses that routes name: the topics of dead letters, and where rows say
+ * the stream, those that `emit` gives them. */
+static void add_more(const struct ob_pipeline_conf *conf, struct ob_arena *arena,
+                     struct ob_known *known)
 {
-    const char *topics[TOPICS_MAX];
-    struct ob_arena *arena = ob_arena_new(1024, 1 << 20);
+    const struct ob_mapping *m = ob_mapping_in(conf->source->opts, conf->source_conf);
+    for (size_t i = 0, n = known->topics.n; conf->dlt && i < n; i++) {
+        const char *letters = ob_arena_printf(arena, "%s.dlt", known->topics.list[i]);
+        if (letters)
+            add_name(&known->topics, letters);
+    }
+    for (size_t i = 0; m && known->row_streams && i < m->streams.n; i++)
+        add_name(&known->streams, m->streams.values[i]);
+}
+
+static void check_routes(struct check *c, const struct ob_pipeline_conf *conf,
+                         struct ob_arena *arena, struct ob_known *known)
+{
+    struct ob_routes *routes = NULL;
+    struct ob_err err = {0};
+    *known = (struct ob_known){.all_topics = true};
+    if (ob_routes_new(&conf->route, &routes, &err) != OB_OK) {
+        tell(c, false, err.text, "correct the routes at that place");
+        return;
+    }
+    tell(c, true, "routes and envelope can be used", NULL);
+    if (ob_routes_known(routes, arena, known, &err) != OB_OK)
+        tell(c, false, err.text, "free some memory");
+    add_more(conf, arena, known);
+    ob_routes_free(routes);
+}
+
+static void check_sink(struct check *c, const struct ob_pipeline_conf *conf,
+                       const struct ob_known *known)
+{
     struct ob_sink_env env = {.pipeline = conf->name,
                               .shards = (unsigned)conf->shards,
                               .strict = conf->order == OB_ORDER_STRICT,
                               .clock = &ob_clock_system,
-                              .topics = topics,
-                              .n_topics = arena ? plain_topics(conf, arena, topics) : 0,
+                              .topics = known->topics.list,
+                              .n_topics = known->topics.n,
+                              .streams = known->streams.list,
+                              .n_streams = known->streams.n,
+                              .more_topics = !known->all_topics,
                               .found = found,
                               .found_user = c};
     struct ob_err err = {0};
     unsigned before = c->problems;
     if (!conf->sink->check)
-        goto done;
+        return;
     if (conf->sink->check(&env, conf->sink_conf, &err) != OB_OK)
         tell(c, false, err.text,
              err.status == OB_FATAL ? "correct the sink's options"
                                     : "see that the sink is there and can be written to");
     else if (c->problems == before)
         tell(c, true, "the sink can be written to", NULL);
-done:
+}
+
+static void check_pipeline(struct check *c, const struct ob_pipeline_conf *conf)
+{
+    struct ob_arena *arena = ob_arena_new(1024, 1 << 20);
+    struct ob_known known;
+    c->pipeline = conf->name;
+    if (arena) {
+        check_routes(c, conf, arena, &known);
+        check_source(c, conf);
+        check_sink(c, conf, &known);
+    } else {
+        tell(c, false, "no memory", "free some memory");
+    }
     ob_arena_unref(arena);
 }
 
@@ -150,10 +175,7 @@ static int run(struct ob_cli *cli)
     for (size_t i = 0; i < config->n; i++) {
         if (only && only != &config->pipelines[i])
             continue;
-        c.pipeline = config->pipelines[i].name;
-        check_routes(&c, &config->pipelines[i]);
-        check_source(&c, &config->pipelines[i]);
-        check_sink(&c, &config->pipelines[i]);
+        check_pipeline(&c, &config->pipelines[i]);
     }
     if (!ob_cli_flag(cli, "json"))
         fprintf(cli->out, "%u checked, %u problem%s\n", c.findings, c.problems,
@@ -170,7 +192,8 @@ const struct ob_cmd ob_cmd_check = {
     .about =
         "Reads the configuration, compiles the routes and looks at each source: is it there, "
         "are its tables the right ones, can it be written? And at the sink, without taking it: is "
-        "its folder there, may it be written? Every problem is told with what to "
+        "its folder there, may it be written, are the topics, streams and exchanges there that "
+        "routes name or make of what their match lists? Every problem is told with what to "
         "do about it; the exit code is 1 if there is one, 78 if the file itself is wrong. "
         "Nothing is changed.\n\nWith --explain the resulting configuration is printed instead, "
         "each value with where it came from (file:line:column, profile or default); secrets "

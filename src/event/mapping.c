@@ -211,6 +211,14 @@ const struct ob_opt ob_mapping_opts[] = {
     {0},
 };
 
+const struct ob_mapping *ob_mapping_in(const struct ob_opt *opts, const void *conf)
+{
+    for (; opts->type != OB_OPT_END; opts++)
+        if (opts->group == ob_mapping_opts)
+            return (const void *)((const char *)conf + opts->offset);
+    return NULL;
+}
+
 const char *ob_map_role_name(enum ob_map_role role)
 {
     size_t offset = offsetof(struct ob_mapping, col) + (size_t)role * sizeof(const char *);

@@ -74,6 +74,8 @@ struct ob_mapping {
 
 /* Options of a struct ob_mapping; {0}-terminated. */
 extern const struct ob_opt ob_mapping_opts[];
+/* The mapping in a driver's conf, found by its option table; NULL: it has none. */
+const struct ob_mapping *ob_mapping_in(const struct ob_opt *opts, const void *conf);
 /* The option's name of a role. */
 const char *ob_map_role_name(enum ob_map_role role);
 

@@ -43,6 +43,25 @@ enum ob_status ob_routes_new(const struct ob_route_conf *conf, struct ob_routes 
                              struct ob_err *err) OB_MUST_CHECK;
 void ob_routes_free(struct ob_routes *r);
 
+#define OB_NAMES_MAX 256
+
+/* Each once, in the order of the routes. */
+struct ob_names {
+    const char *list[OB_NAMES_MAX];
+    size_t n;
+};
+
+/* What can be told of the addresses before there is an event. */
+struct ob_known {
+    struct ob_names topics, streams;
+    bool all_topics;  /* no event makes another one */
+    bool row_streams; /* some route takes the stream that the row names */
+};
+
+/* Names are the arena's. OB_RETRY: no memory. */
+enum ob_status ob_routes_known(const struct ob_routes *r, struct ob_arena *arena,
+                               struct ob_known *out, struct ob_err *err) OB_MUST_CHECK;
+
 /* Fills *msg. Its slices are the event's, arena's or r's own: r must live as long as msg. New bytes
  * are taken from arena (scratch is reused between calls). now_us is ${now}. OB_OK; OB_REJECT: this
  * event cannot be routed or enveloped, with the reason (then msg->key_hash, dest_hash and

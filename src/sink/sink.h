@@ -23,6 +23,10 @@ struct ob_sink_events {
                   const struct ob_err *why);
 };
 
+/* What check() says where env->more_topics. */
+#define OB_SINK_MORE_TOPICS                                                                        \
+    "further topics are made of what is in an event: each is looked at when its first one comes"
+
 struct ob_sink_env {
     const char *pipeline;
     unsigned shard, shards;
@@ -31,10 +35,11 @@ struct ob_sink_env {
     const struct ob_log *log;
     const struct ob_sink_events *events;
     void *user;
-    /* Only for check(): the topics that routes name without a template, and who is told what was
-     * looked at (fix: NULL where ok). */
-    const char *const *topics;
-    size_t n_topics;
+    /* Only for check(): the topics and the streams (exchanges) that are known before there is an
+     * event, and who is told what was looked at (fix: NULL where ok). */
+    const char *const *topics, *const *streams;
+    size_t n_topics, n_streams;
+    bool more_topics; /* events name further ones */
     void (*found)(void *found_user, bool ok, const char *what, const char *fix);
     void *found_user;
 };

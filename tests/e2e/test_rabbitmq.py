@@ -392,6 +392,26 @@ def test_check_sees_who_may_not_write(outbox, rabbit):
     assert numbers(rabbit.read(queue)) == [1]
 
 
+def test_check_looks_at_the_exchanges_of_routes(outbox, rabbit):
+    """Those whose names need no event: written out, or made of what the match lists."""
+    own, there, gone = rabbit.exchange()[0], rabbit.exchange()[0], rabbit.name("gone")
+    closed = rabbit.name("app.ex")
+    c = rabbit.connect()
+    c.channel().exchange_declare(closed, "topic", durable=True)
+    c.close()
+    routes = (f"[{{match: {{type: a.b}}, topic: x, stream: {there}}}, {{match: {{type: [one, two]}}, topic: x, stream: '{gone}.${{type}}'}}, "
+              "{match: {type: 'c.*'}, topic: x, stream: '${type}'}, {topic: x}]")
+    prepare(outbox, rabbit.url, f"exchange: {own}, declare: create", routes)
+    told = outbox.run("check", check=1).out
+    assert f"ok      p: exchange {there} of a route: is there" in told, told
+    for name in ("one", "two"):
+        assert f"problem p: exchange {gone}.{name} of a route: 404 NOT_FOUND" in told, told
+    assert "`declare: create` makes only that one" in told and "2 problems" in told, told
+    prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {closed}", f"[{{topic: x, stream: {there}}}]")
+    told = outbox.run("check", check=1).out
+    assert f"problem p: exchange {there} of a route: 403 ACCESS_REFUSED" in told and "set_permissions" in told, told
+
+
 def test_wrong_password_is_down_and_said(outbox, rabbit):
     db = prepare(outbox, rabbit.url.replace("guest:guest", "guest:wrong"), "exchange: x")
     insert(db, "a", 1)

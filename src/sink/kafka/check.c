@@ -176,6 +176,8 @@ enum ob_status ob__kafka_check(const struct ob_sink_env *env, const void *conf, 
     for (size_t i = 0; i < env->n_topics && st == OB_OK; i++)
         if (ob__kafka_topic_valid(ob_str_c(env->topics[i])))
             check_topic(env, c, rk, env->topics[i]);
+    if (st == OB_OK && env->more_topics)
+        tell(env, true, OB_SINK_MORE_TOPICS, NULL);
     rd_kafka_destroy(rk);
     return st;
 }

@@ -40,7 +40,8 @@ static void look_window(struct looking *l, const jsStreamConfig *c)
     tell(l, false, what, fix);
 }
 
-static void look_stream(struct looking *l, const char *name)
+/* declared: in `streams` or `stream_files`. */
+static void look_stream(struct looking *l, const char *name, bool declared)
 {
     char what[300];
     jsStreamInfo *info = NULL;
@@ -53,8 +54,10 @@ static void look_stream(struct looking *l, const char *name)
     natsStatus st = js_GetStreamInfo(&info, l->js, name, &l->o, &code);
     if (st == NATS_NOT_FOUND) {
         snprintf(what, sizeof(what), "stream %s: there is none", name);
-        tell(l, l->conf->declare == OB_NATS_DECLARE_CREATE, what,
-             "make it, or declare it in `streams` with `declare: create`");
+        bool made = declared && l->conf->declare == OB_NATS_DECLARE_CREATE;
+        if (made)
+            snprintf(what, sizeof(what), "stream %.200s: there is none; it will be made", name);
+        tell(l, made, what, "make it, or declare it in `streams` with `declare: create`");
         return;
     }
     if (st != NATS_OK) {
@@ -189,16 +192,20 @@ static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err 
     jsAccountInfo_Destroy(account);
     enum ob_status rc = ob_nats_streams_load(l->conf, &declared, err);
     for (size_t i = 0; i < declared.n; i++)
-        look_stream(l, declared.list[i].name);
+        look_stream(l, declared.list[i].name, true);
     if (rc == OB_OK && declared.n > 0 && l->conf->declare != OB_NATS_DECLARE_OFF) {
         struct ob_err why = {.text = ""};
         if (ob_nats_streams_declare(&declared, nc, false, NULL, &why) == OB_RETRY)
             tell(l, false, why.text, "change the stream, or what is declared");
     }
     for (size_t i = 0; i < l->conf->stream_prefixes.n; i++)
-        look_stream(l, l->conf->stream_prefixes.values[i]);
+        look_stream(l, l->conf->stream_prefixes.values[i], false);
     for (size_t i = 0; i < l->env->n_topics; i++)
         look_topic(l, l->env->topics[i]);
+    for (size_t i = 0; i < l->env->n_streams; i++)
+        look_stream(l, l->env->streams[i], false);
+    if (l->env->more_topics)
+        tell(l, true, OB_SINK_MORE_TOPICS, NULL);
     look_rights(l, nc, &declared);
     ob_nats_streams_clear(&declared);
     jsCtx_Destroy(l->js);

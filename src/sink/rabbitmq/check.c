@@ -53,6 +53,30 @@ static bool check_exchange(struct ob_sink *s, const struct ob_sink_env *env)
     return a != RABBIT_LOST;
 }
 
+/* Exchanges that routes name. Only the sink's own is ever made by us. */
+static bool check_streams(struct ob_sink *s, const struct ob_sink_env *env)
+{
+    enum rabbit_answer a = RABBIT_YES;
+    for (size_t i = 0; i < env->n_streams && a != RABBIT_LOST; i++) {
+        char why[300] = "is there", what[500];
+        const char *name = env->streams[i];
+        if (s->conf->exchange && strcmp(name, s->conf->exchange) == 0)
+            continue;
+        a = ob_rabbit_exchange_is(s->conn, name, why);
+        if (a == RABBIT_YES)
+            a = ob_rabbit_may_write(s->conn, name, why);
+        snprintf(what, sizeof(what), "exchange %.100s of a route: %s", name, why);
+        if (env->found)
+            env->found(env->found_user, a == RABBIT_YES, what,
+                       a == RABBIT_YES ? NULL
+                       : strncmp(why, "403", 3) == 0
+                           ? "give the user rights on it (rabbitmqctl set_permissions)"
+                           : "make it, or name it as the sink's `exchange`: `declare: create` "
+                             "makes only that one; its events would wait");
+    }
+    return a != RABBIT_LOST;
+}
+
 static void check_queues(const struct ob_sink *s, const struct ob_sink_env *env)
 {
     enum rabbit_answer a = RABBIT_YES;
@@ -86,7 +110,7 @@ enum ob_status ob_rabbit_check(const struct ob_sink_env *env, const void *conf, 
         }
         if (env->found)
             env->found(env->found_user, true, "connected and logged in", NULL);
-        if (!one && check_exchange(&s, env))
+        if (!one && check_exchange(&s, env) && check_streams(&s, env))
             check_queues(&s, env);
         one = true;
         ob_rabbit_disconnect(&s);
