@@ -101,6 +101,7 @@ static enum ob_status profile_text(struct ob_cli *cli, struct ob_buf *text, stru
     const char *from = ob_cli_str(cli, "from");
     enum ob_status st = in.arena ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
     ob_buf_init(&in.source_more, 1 << 20);
+    ob_buf_init(&in.sink_more, 1 << 20);
     ob_buf_init(&in.more, 1 << 20);
     if (st == OB_OK && from)
         st = ob_init_from(&in, from, err);
@@ -109,6 +110,7 @@ static enum ob_status profile_text(struct ob_cli *cli, struct ob_buf *text, stru
         st = ob_init_profile(&in, text, err);
     }
     ob_buf_clear(&in.source_more);
+    ob_buf_clear(&in.sink_more);
     ob_buf_clear(&in.more);
     ob_arena_unref(in.arena);
     return st;

@@ -15,8 +15,8 @@ struct ob_init {
     struct ob_arena *arena;
     const char *profile, *name, *service;
     const char *source, *sink; /* the two connection strings */
-    /* Lines of YAML that are added inside the source, and to the pipeline. */
-    struct ob_buf source_more, more;
+    /* Lines of YAML that are added inside the source, inside the sink, and to the pipeline. */
+    struct ob_buf source_more, sink_more, more;
 };
 
 /* A YAML double-quoted scalar; ${ stands for itself. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define FILE_MAX ((size_t)1 << 20)
+#define PAGE_MAX 10000L
 
 /* ---- appsettings.json ---- */
 
@@ -150,9 +151,9 @@ static enum ob_status rabbitmq(struct ob_init *in, struct ob_str json, struct ob
         in->sink = ob_arena_copy(in->arena, ob_buf_view(&url)).p;
     ob_buf_clear(&url);
     if (strcmp(exchange, "farmwise.events") != 0) {
-        ob_buf_c(&in->more, "    routes:\n      - topic: \"${type%%,*}\"\n        stream: ");
-        ob_yaml_quote(&in->more, exchange);
-        ob_buf_c(&in->more, "\n        key: \"\"\n        content_type: application/json\n");
+        ob_buf_c(&in->sink_more, "      exchange: ");
+        ob_yaml_quote(&in->sink_more, exchange);
+        ob_buf_char(&in->sink_more, '\n');
     }
     return OB_OK;
 }
@@ -168,7 +169,7 @@ static enum ob_status appsettings(struct ob_init *in, struct ob_buf *text, struc
     enum ob_status st = ob_json_check(json, NULL, err);
     if (st != OB_OK)
         return st;
-    if ((st = number(in, json, "/Outbox/BatchSize", 50, &batch, err)) != OB_OK ||
+    if ((st = number(in, json, "/Outbox/BatchSize", 0, &batch, err)) != OB_OK ||
         (st = number(in, json, "/Outbox/IntervalSeconds", 5, &interval, err)) != OB_OK ||
         (st = number(in, json, "/Outbox/MaxRetryAttempts", 3, &attempts, err)) != OB_OK ||
         (st = number(in, json, "/Outbox/RetryDelaySeconds", 10, &delay, err)) != OB_OK)
@@ -179,8 +180,12 @@ static enum ob_status appsettings(struct ob_init *in, struct ob_buf *text, struc
     }
     if (!in->profile)
         in->profile = "farmwise";
-    if (batch != 50)
-        ob_buf_printf(&in->source_more, "      page: %ld\n", batch);
+    if (batch > 0) /* said by the file, whatever it says */
+        ob_buf_printf(
+            &in->source_more,
+            "      page: %ld # BatchSize: rows of one round trip. Without this line 1000, "
+            "which is faster\n",
+            batch > PAGE_MAX ? PAGE_MAX : batch);
     ob_buf_printf(&in->source_more, "      poll_max: %lds\n", interval > 60 ? 60 : interval);
     ob_buf_printf(&in->more, "    max_attempts: %ld\n", attempts);
     ob_buf_printf(&in->more, "    retry: {first: %lds, factor: 1, max: %lds, jitter: 0%%}\n", delay,

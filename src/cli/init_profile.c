@@ -110,6 +110,7 @@ enum ob_status ob_init_profile(const struct ob_init *in, struct ob_buf *out, str
     put_end(out, "source", end_of(root, "source"), in->source);
     ob_buf_str(out, ob_buf_view(&in->source_more));
     put_end(out, "sink", end_of(root, "sink"), in->sink);
+    ob_buf_str(out, ob_buf_view(&in->sink_more));
     ob_buf_str(out, ob_buf_view(&in->more));
     return OB_OK;
 }

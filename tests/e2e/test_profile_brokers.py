@@ -115,6 +115,24 @@ def test_microdao_corrupt_payload_and_release(outbox, db, own_nats):
     assert ids(server) == ["next", "big"] and relay.stop() == 0
 
 
+def test_microdao_check_looks_at_every_stream(outbox, db, own_nats):
+    """The streams that rows may name, by the prefixes of topics: also those that nobody declares."""
+    server = own_nats()
+    Profile(outbox, db, "microdao", nats_sink(server))
+    hour = 3600 * 10**9
+    server.stream("STREAM_AGENT_RUN", "agent.run.>", duplicate_window=hour)
+    server.stream("STREAM_EMBASSY", "embassy.>", duplicate_window=120 * 10**9)
+    told = outbox.run("check", check=1).out
+    assert "problem events: stream STREAM_RWA: there is none\n" in told, told
+    assert "problem events: stream STREAM_EMBASSY forgets message ids after 120 s" in told and "STREAM_AGENT_RUN forgets" not in told, told
+    assert "ok      events: stream STREAM_PAYOUT: there is none; it will be made" in told, told
+    server.stream("STREAM_RWA", "rwa.inventory.>", duplicate_window=hour)
+    with server.client() as c:
+        c.update("STREAM_EMBASSY", duplicate_window=hour)
+    told = outbox.run("check", check=None).out
+    assert "problem events: stream" not in told and "stream STREAM_RWA is there" in told, told
+
+
 # ---- farmwise → RabbitMQ ----
 
 
@@ -122,8 +140,12 @@ def test_microdao_corrupt_payload_and_release(outbox, db, own_nats):
 def bus(rabbit):
     """The exchange of the profile's form under a name of this test's own, and a queue."""
     exchange, queue = rabbit.exchange()
-    routes = f'    routes: [{{topic: "${{type%%,*}}", stream: {exchange}, key: "", content_type: application/json}}]'
-    return type("Bus", (), {"exchange": exchange, "queue": queue, "routes": routes, "server": rabbit})
+    return type("Bus", (), {"exchange": exchange, "queue": queue, "server": rabbit})
+
+
+def bus_sink(bus, proxy=None):
+    url = f"amqp://guest:guest@127.0.0.1:{proxy.address}/" if proxy else bus.server.url
+    return f'{{url: "{url}", exchange: {bus.exchange}}}'
 
 
 def field(db, payload='{"FieldId": 1}', name=NAME):
@@ -154,7 +176,7 @@ def test_farmwise_messages(outbox, db, rabbit):
         outbox.run("run", "--once")
         ((method, properties, body),) = server.read("seen")
         want = g["message"]
-        assert (method.exchange, method.routing_key) == (want["stream"], want["topic"])
+        assert (method.exchange, method.routing_key) == (want["properties"]["exchange"], want["topic"])
         assert body.decode() == want["body"] and properties.content_type == want["content_type"]
         assert (properties.headers or {}) == want["headers"]
         q = want["properties"]
@@ -162,10 +184,11 @@ def test_farmwise_messages(outbox, db, rabbit):
         assert properties.timestamp == 1767323045 and q["timestamp"].startswith("2026-01-02T03:04:05")
 
 
-def test_farmwise_broker_down_rows_stay_pending(outbox, db, bus):
+@pytest.mark.parametrize("relay_stops", [False, True], ids=["the relay runs on", "the relay is stopped meanwhile"])
+def test_farmwise_broker_down_rows_stay_pending(outbox, db, bus, relay_stops):
     """The broker goes away and refuses; the rows stay Pending with their RetryCount, and are sent when it is there again."""
     proxy = Proxy(bus.server.port)
-    p = Profile(outbox, db, "farmwise", f'{{url: "amqp://guest:guest@127.0.0.1:{proxy.address}/"}}', source="poll_max: 100ms", more=bus.routes)
+    p = Profile(outbox, db, "farmwise", bus_sink(bus, proxy), source="poll_max: 100ms")
     relay = p.start()
     first = field(db)
     p.wait('select "Status" from "OutboxMessage" where "Id" = %s', first, want="Processed")
@@ -174,10 +197,12 @@ def test_farmwise_broker_down_rows_stay_pending(outbox, db, bus):
     wait_until(lambda: "sink.down" in relay.err, 20)
     wait_until(lambda: {row(db, e) for e in events} == {("Pending", 0, None)}, 20)
     assert p.dead() == []
-    assert relay.stop() == 0
-    assert {row(db, e) for e in events} == {("Pending", 0, None)}, "also when the relay stops meanwhile"
+    if relay_stops:
+        assert relay.stop() == 0
+        assert {row(db, e) for e in events} == {("Pending", 0, None)}, "also when the relay stops meanwhile"
     proxy.on()
-    relay = p.start()
+    if relay_stops:
+        relay = p.start()
     for e in events:
         p.wait('select "Status" from "OutboxMessage" where "Id" = %s', e, want="Processed")
     assert {row(db, e)[1] for e in events} == {0} and relay.stop() == 0
@@ -186,8 +211,25 @@ def test_farmwise_broker_down_rows_stay_pending(outbox, db, bus):
     assert seen[0] == first and sorted(seen[1:]) == sorted(events)
 
 
+def test_farmwise_from_appsettings_makes_its_exchange(outbox, db, rabbit):
+    """What `init --from` writes, run as it is against a broker that has no such exchange."""
+    exchange = rabbit.name("farm.ex")
+    server = {"HostName": "127.0.0.1", "Port": rabbit.port, "ExchangeName": exchange, "ExchangeType": "topic"}
+    outbox.write("appsettings.json", json.dumps({"RabbitMQ": server}))
+    outbox.run("init", "--from", "appsettings.json", "--source", db.dsn)
+    outbox.run("schema", "--profile", "farmwise", "--apply")
+    outbox.run("schema", "--apply")
+    assert f"exchange {exchange}: is not there yet and will be made" in outbox.run("check", check=None).out
+    event = field(db)
+    outbox.run("run", "--once")
+    assert row(db, event)[0] == "Processed"
+    c = rabbit.connect()
+    c.channel().exchange_declare(exchange, "topic", durable=True)  # as another program would: the same, or it is refused
+    c.close()
+
+
 def test_farmwise_unreadable_payload_fails_at_once(outbox, db, bus):
-    p = Profile(outbox, db, "farmwise", f'{{url: "{bus.server.url}"}}', source="poll_max: 100ms", more=bus.routes)
+    p = Profile(outbox, db, "farmwise", bus_sink(bus), source="poll_max: 100ms")
     bad, good = field(db, "{nope"), field(db)
     relay = p.start()
     p.wait('select "Status" from "OutboxMessage" where "Id" = %s', bad, want="Failed")
@@ -210,8 +252,8 @@ def test_farmwise_time_out_is_retried_up_to_three_times(outbox, db, bus, times):
 
     proxy = Confirms(bus.server.port, decide)
     p = Profile(
-        outbox, db, "farmwise", f'{{url: "amqp://guest:guest@127.0.0.1:{proxy.address}/"}}', source="poll_max: 100ms",
-        more=bus.routes + "\n    publish_timeout: 1s\n    retry: {first: 200ms, max: 200ms}",
+        outbox, db, "farmwise", bus_sink(bus, proxy), source="poll_max: 100ms",
+        more="    publish_timeout: 1s\n    retry: {first: 200ms, max: 200ms}",
     )
     relay = p.start()
     lost = field(db, '{"FieldId": "swallowed"}')
@@ -237,7 +279,7 @@ def test_farmwise_time_out_is_retried_up_to_three_times(outbox, db, bus, times):
 
 
 def test_farmwise_rolled_back_transaction_leaves_nothing(outbox, db, bus):
-    p = Profile(outbox, db, "farmwise", f'{{url: "{bus.server.url}"}}', source="poll_max: 100ms", more=bus.routes)
+    p = Profile(outbox, db, "farmwise", bus_sink(bus), source="poll_max: 100ms")
     relay = p.start()
     c = db.connect(autocommit=False)
     with c.cursor() as cur:
@@ -252,7 +294,7 @@ def test_farmwise_nobody_bound_is_delivered_and_logged_once(outbox, db, bus):
     c = bus.server.connect()
     c.channel().queue_unbind(bus.queue, bus.exchange, "#")
     c.close()
-    p = Profile(outbox, db, "farmwise", f'{{url: "{bus.server.url}"}}', source="poll_max: 100ms", more=bus.routes)
+    p = Profile(outbox, db, "farmwise", bus_sink(bus), source="poll_max: 100ms")
     events = [field(db) for _ in range(10)]
     relay = p.start()
     for e in events:

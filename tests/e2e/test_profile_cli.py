@@ -55,8 +55,12 @@ def test_init_from_appsettings(outbox):
     text = outbox.path("outbox.yaml").read_text()
     for want in ('profile: "farmwise"', "dsn: \"host='db' port='5433' dbname='farm' user='u' password='p\\\\'w'\"", "page: 20",
                  "poll_max: 3s", 'url: "amqp://a%20b:p%40%22%5C@mq:5673/"', "max_attempts: 4",
-                 "retry: {first: 7s, factor: 1, max: 7s, jitter: 0%}", 'stream: "my.ex"'):
+                 "retry: {first: 7s, factor: 1, max: 7s, jitter: 0%}", 'exchange: "my.ex"'):
         assert want in text, want
+    for size, page in ((50, 50), (51, 51), (20000, 10000)):  # as the file says, whatever it says
+        outbox.write("appsettings.json", json.dumps({"Outbox": {"BatchSize": size}}))
+        outbox.run("init", "--from", "appsettings.json", "--force")
+        assert f"page: {page} #" in outbox.path("outbox.yaml").read_text()
 
 
 def test_init_from_what_it_does_not_know(outbox):
