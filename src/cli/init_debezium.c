@@ -5,7 +5,6 @@
  * out silently. */
 #include "cli/init_debezium.h"
 
-#include "cli/properties.h"
 #include "core/json.h"
 
 #include <stdio.h>
@@ -24,7 +23,8 @@ struct router {
     char prefix[NAME_MAX_BYTES]; /* "transforms.outbox." */
     const char *id, *key, *type, *payload, *timestamp, *schema_version, *by;
     char topic[512];
-    bool expand;
+    char schema[NAME_MAX_BYTES], table[NAME_MAX_BYTES];
+    bool expand, keeps_null;
     struct placed placed[PLACED_MAX];
     size_t n_placed;
     bool envelope; /* some are placed in the value */
@@ -137,6 +137,31 @@ static enum ob_status read_placement(struct router *r, struct ob_err *err)
     return OB_OK;
 }
 
+/* A list of patterns for SCHEMA.TABLE; only one that names a table has a counterpart. */
+static enum ob_status read_table(struct router *r, struct ob_err *err)
+{
+    const char *list = source(r, "table.include.list", "public.outbox");
+    char plain[NAME_MAX_BYTES];
+    size_t n = 0;
+    for (const char *p = list; *p; p++) {
+        if (p[0] == '\\' && p[1] == '.')
+            continue;
+        if (n == sizeof(plain) - 1 || strchr(",*+?|()[]{}^$\\", *p))
+            return ob_err_set(
+                err, OB_REJECT,
+                "table.include.list=%s: a pipeline reads one table, by its name; make "
+                "one of each",
+                list);
+        plain[n++] = *p;
+    }
+    plain[n] = '\0';
+    const char *dot = strrchr(plain, '.');
+    snprintf(r->schema, sizeof(r->schema), "%.*s", dot ? (int)(dot - plain) : 6,
+             dot ? plain : "public");
+    snprintf(r->table, sizeof(r->table), "%s", dot ? dot + 1 : plain);
+    return OB_OK;
+}
+
 static enum ob_status read_router(struct router *r, struct ob_err *err)
 {
     r->id = option(r, "table.field.event.id", "id");
@@ -147,7 +172,11 @@ static enum ob_status read_router(struct router *r, struct ob_err *err)
     r->schema_version = option(r, "table.field.event.schema.version", NULL);
     r->by = option(r, "route.by.field", "aggregatetype");
     r->expand = strcmp(option(r, "table.expand.json.payload", "false"), "true") == 0;
+    r->keeps_null =
+        strcmp(option(r, "table.json.payload.null.behavior", "ignore"), "optional_bytes") == 0;
     enum ob_status st = read_topic(r, err);
+    if (st == OB_OK)
+        st = read_table(r, err);
     return st == OB_OK ? read_placement(r, err) : st;
 }
 
@@ -212,23 +241,22 @@ static void dsn_part(struct ob_buf *out, const char *name, const char *value)
 static void put_source(struct ob_buf *out, const struct router *r)
 {
     struct ob_buf dsn;
-    const char *table = source(r, "table.include.list", "public.outbox");
-    const char *dot = strrchr(table, '.');
-    char schema[NAME_MAX_BYTES];
-    snprintf(schema, sizeof(schema), "%.*s", dot ? (int)(dot - table) : 6, dot ? table : "public");
+    static const char *const parts[][2] = {
+        {"host", "database.hostname"},   {"port", "database.port"},
+        {"user", "database.user"},       {"dbname", "database.dbname"},
+        {"sslmode", "database.sslmode"}, {"sslrootcert", "database.sslrootcert"},
+        {"sslcert", "database.sslcert"}, {"sslkey", "database.sslkey"}};
     ob_buf_init(&dsn, 8192);
-    dsn_part(&dsn, "host", source(r, "database.hostname", NULL));
-    dsn_part(&dsn, "port", source(r, "database.port", NULL));
-    dsn_part(&dsn, "user", source(r, "database.user", NULL));
-    dsn_part(&dsn, "dbname", source(r, "database.dbname", NULL));
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        dsn_part(&dsn, parts[i][0], source(r, parts[i][1], NULL));
     ob_buf_c(out, "    source:\n"
                   "      # The password comes from PGPASSWORD or ~/.pgpass; it was not copied.\n"
                   "      dsn: ");
     quoted(out, ob_buf_z(&dsn), false);
     ob_buf_clear(&dsn);
     ob_buf_c(out, "\n      mapping:\n");
-    line(out, "schema", schema);
-    line(out, "table", dot ? dot + 1 : table);
+    line(out, "schema", r->schema);
+    line(out, "table", r->table);
     line(out, "id", r->id);
     line(out, "aggregate_type", r->by);
     line(out, "aggregate_id", r->key);
@@ -301,8 +329,13 @@ enum ob_status ob_init_debezium(const char *path, const char *name, struct ob_bu
         st = read_router(r, err);
     if (st == OB_OK) {
         ob_buf_c(out, "# Made from the settings of Debezium's event router. All options: "
-                      "docs/config.md; how to switch: docs/profiles/debezium.md\n"
-                      "pipelines:\n  ");
+                      "docs/config.md; how to switch: docs/profiles/debezium.md\n");
+        st = ob_init_debezium_rest(&r->p, r->prefix, out, err);
+    }
+    if (st == OB_OK) {
+        if (r->expand && !r->keeps_null)
+            ob_buf_c(out, "# table.json.payload.null.behavior: fields that are null are kept\n");
+        ob_buf_c(out, "pipelines:\n  ");
         quoted(out, name ? name : "outbox", false);
         ob_buf_c(out, ":\n    profile: debezium\n");
         put_source(out, r);

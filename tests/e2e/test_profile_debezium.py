@@ -114,9 +114,52 @@ ROUTER = "transforms=o\ntransforms.o.type=io.debezium.transforms.outbox.EventRou
     (ROUTER + "route.topic.regex=(?<a>.)_(?<b>.*)\n", "route.topic.regex"),
     (ROUTER + "route.topic.replacement=x.${other}\n", "names another group"),
     (ROUTER + "table.fields.additional.placement=a:partition\n", "a:partition has no counterpart"),
+    (ROUTER + "table.op.invalid.behavior=fatal\n", "table.op.invalid.behavior=fatal has no counterpart: here it is as with warn"),
+    (ROUTER + "table.json.payload.null.behavior=x\n", "table.json.payload.null.behavior=x has no counterpart"),
+    (ROUTER + "table.fields.additional.error.on.missing=false\n", "error.on.missing=false has no counterpart"),
+    (ROUTER + "tracing.span.context.field=span\n", "tracing.span.context.field=span has no counterpart"),
+    (ROUTER + "tracing.operation.name=x\n", "tracing.operation.name=x has no counterpart"),
+    (ROUTER + "tracing.with.context.field.only=true\n", "only=true has no counterpart"),
+    (ROUTER + "predicate=isOutbox\n", "transforms.o.predicate has no counterpart"),
+    (ROUTER + "table.field.event.nobody.knows=x\n", "table.field.event.nobody.knows has no counterpart"),
+    (ROUTER.replace("=o\n", "=o, unwrap\n", 1) + "route.by.field=x\n", "the transform unwrap has no counterpart"),
+    (ROUTER + "route.by.field=x\ntable.include.list=public.a,public.b\n", "a pipeline reads one table"),
+    (ROUTER + "route.by.field=x\ntable.include.list=public.outbox_.*\n", "a pipeline reads one table"),
+    (ROUTER + "route.by.field=x\ntable.exclude.list=public.a\n", "table.exclude.list=public.a has no counterpart"),
+    (ROUTER + "route.by.field=x\ncolumn.exclude.list=public.outbox.x\n", "column.exclude.list"),
+    (ROUTER + "route.by.field=x\nbinary.handling.mode=base64\n", "binary.handling.mode=base64 has no counterpart"),
+    (ROUTER + "route.by.field=x\nconnector.class=io.debezium.connector.mysql.MySqlConnector\n", "MySqlConnector has no counterpart"),
 ])
 def test_init_refuses_by_name_what_has_no_counterpart(outbox, given, said):
     outbox.write("x.properties", given)
     r = outbox.run("init", "--from", "x.properties", check=1)
     assert said in r.err
     assert not outbox.path("outbox.yaml").exists()
+
+
+def test_init_says_what_it_leaves_out(outbox):
+    """What makes no other message is named in a comment; what is as by default is not worth a word."""
+    outbox.write("x.properties", ROUTER + r"""table.expand.json.payload=true
+transforms.o.route.tombstone.on.empty.payload=true
+transforms.o.table.op.invalid.behavior=error
+transforms.o.tracing.operation.name=debezium-read
+database.hostname=db
+database.sslmode=verify-full
+database.sslrootcert=/etc/ca.crt
+table.include.list=public\\.outbox
+slot.name=mine
+predicates=p
+debezium.sink.kafka.producer.security.protocol=SSL
+bootstrap.servers=b:9092
+""")
+    outbox.run("init", "--from", "x.properties")
+    text = outbox.path("outbox.yaml").read_text()
+    said = [line for line in text.split("pipelines:")[0].splitlines()[1:] if line]
+    assert said == [
+        "# transforms.o.route.tombstone.on.empty.payload: a payload that is null is a tombstone, one that is empty has an empty value",
+        "# slot.name: not taken over",
+        "# predicates: not taken over",
+        "# debezium.sink.kafka.producer.security.protocol: not taken over",
+        "# table.json.payload.null.behavior: fields that are null are kept",
+    ]
+    assert "host='db' sslmode='verify-full' sslrootcert='/etc/ca.crt' " in text and 'schema: "public"' in text and 'table: "outbox"' in text
