@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """profiles - what the tests of profiles share: the table of a profile, a config, rows and what became of them."""
 
+import datetime
 import pathlib
+import re
 import time
 
 from helpers import ROOT, read_jsonl, wait_until
@@ -61,6 +63,16 @@ pipelines:
 def golden(name):
     """The messages of a profile, written by hand: tests/golden/NAME/*.json."""
     return sorted((ROOT / "tests" / "golden" / name).glob("*.json"))
+
+
+def without_now(body, want, since=None):
+    """A body with its time of publishing replaced as in the golden message, after a look at that time."""
+    if "<now>" not in want:
+        return body
+    now = re.search(r'"timestamp":"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"', body)[1]
+    at = datetime.datetime.fromisoformat(now.replace("Z", "+00:00")).timestamp()
+    assert (since or time.time() - 300) - 0.001 <= at <= time.time(), (now, since)
+    return body.replace(now, "<now>")
 
 
 def text(path):

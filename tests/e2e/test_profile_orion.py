@@ -39,7 +39,7 @@ def test_a_plain_insert_is_published_within_half_a_second(outbox, db):
         wait_until(lambda e=event: any(m["id"] == e for m in p.lines()), 10, every=0.005)
         took.append(time.monotonic() - before)
         p.wait("select processed_at is not null from outbox where id = %s", event)
-    assert sorted(took)[2] < 0.5 * SLOW, took
+    assert max(took[1:]) < 0.5 * SLOW, took
     assert row(db, event) == (True, 0, None)
     assert outbox.started[0].stop() == 0
 
