@@ -61,6 +61,22 @@ def test_every_transition(outbox, db, states):
     # by SQL: the status alone says that it waits again
     db.sql('update "OutboxMessage" set "Status" = %s, "Payload" = %s where "Id" = %s', pending, "{}", broken)
     wait_status(p, broken, processed)
+    # and one whose attempts were spent begins anew: it fails three times more before it is Failed again
+    p.refuse("retry Farm.Bad")
+    spent = insert(db, name="Farm.Bad, Farm")
+    wait_status(p, spent, failed)
+    wait_until(lambda: len(p.dead()) == 1, 10)
+    assert row(db, spent)[2] == 3
+    first = db.one("select at from outbox.dead where ref = %s and state = 'dead'", spent)
+    db.sql('update "OutboxMessage" set "Status" = %s where "Id" = %s', pending, spent)
+    again = "select history from outbox.dead where ref = %s and state = 'dead' and at > %s"
+    ((history,),) = wait_until(lambda: db.sql(again, spent, first), 20, "dead once more")
+    assert [h["attempt"] for h in history] == [1, 2, 3, 1, 2, 3]
+    assert row(db, spent)[0] == failed and row(db, spent)[2] == 3
+    p.refuse()
+    db.sql('update "OutboxMessage" set "Status" = %s where "Id" = %s', pending, spent)
+    wait_status(p, spent, processed)
+    assert row(db, spent)[:3] == (processed, True, 0)
     assert not p.dead()
     assert relay.stop() == 0
 
