@@ -14,7 +14,7 @@ import pytest
 from helpers import wait_until
 from services import SCRIPTS
 
-NAMES = ["postgres", "pgbouncer", "nats", "rabbitmq"]
+NAMES = ["postgres", "pgbouncer", "nats", "rabbitmq", "mongodb", "kafka"]
 
 
 class Place:
@@ -84,7 +84,10 @@ def wanted():
 
 
 def server_pids(place, name):
-    word = {"postgres": "/bin/postgres -D", "pgbouncer": "/usr/sbin/pgbouncer", "nats": "nats-server -c", "rabbitmq": "beam.smp"}[name]
+    word = {
+        "postgres": "/bin/postgres -D", "pgbouncer": "/usr/sbin/pgbouncer", "nats": "nats-server -c", "rabbitmq": "beam.smp",
+        "mongodb": "/mongod-", "kafka": " kafka.Kafka ",
+    }[name]
     return [pid for pid, command in place.processes().items() if word in command]
 
 
@@ -107,8 +110,11 @@ def test_stopped(place, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_its_process_was_killed(place, wanted, name):
     """Also when the server is stopped, as some tests leave it."""
-    output(place.start(name, "--while", wanted.pid))
-    for pid in server_pids(place, name):
+    nodes = 3 if name == "kafka" else 1  # a cluster ends as a whole
+    output(place.start(name, *(["--nodes", nodes] if nodes > 1 else []), "--while", wanted.pid))
+    servers = server_pids(place, name)
+    assert len(servers) >= nodes
+    for pid in servers:
         os.kill(pid, signal.SIGSTOP)
     wanted.kill()  # a zombie until it is waited for: dead all the same
     wait_until(place.gone, 60, "nothing left")
