@@ -75,6 +75,16 @@ def without_now(body, want, since=None):
     return body.replace(now, "<now>")
 
 
+# Seconds without an event, after which a relay looks for one as seldom as it ever does (poll_max up to a second), each time
+# at another moment of its round.
+IDLE = (1.1, 1.3, 1.5, 1.7)
+
+
+def stay_idle(seconds):
+    until = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > until, seconds + 5, "idle")
+
+
 def text(path):
     return pathlib.Path(path).read_text()
 

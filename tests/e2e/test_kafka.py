@@ -11,7 +11,7 @@ import pytest
 
 import pg
 from helpers import SLOW, wait_until
-from profiles import Profile, golden, without_now
+from profiles import IDLE, Profile, golden, stay_idle, without_now
 from test_dlt import KEYS, insert as letter, pending
 from test_profile_golden import TABLES, insert
 
@@ -302,7 +302,8 @@ def test_orion_within_half_a_second(outbox, kafka, db):
     p.start()
     took = []
     c = db.connect()
-    for n in range(6):
+    for seconds in (0, *IDLE):
+        stay_idle(seconds)
         began = time.monotonic()
         with c.cursor() as cur:
             cur.execute(
