@@ -163,6 +163,15 @@ static void look_rights(struct looking *l, natsConnection *nc, const struct nats
         }
 }
 
+/* That one is missing, or cannot be looked at, was told. */
+static void differs(void *user, const struct nats_stream *d, enum nats_stream_is is,
+                    const char *what)
+{
+    (void)d;
+    if (is == NATS_STREAM_OTHER)
+        tell(user, false, what, "change the stream, or what is declared");
+}
+
 static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err *err)
 {
     char what[200];
@@ -193,11 +202,8 @@ static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err 
     enum ob_status rc = ob_nats_streams_load(l->conf, &declared, err);
     for (size_t i = 0; i < declared.n; i++)
         look_stream(l, declared.list[i].name, true);
-    if (rc == OB_OK && declared.n > 0 && l->conf->declare != OB_NATS_DECLARE_OFF) {
-        struct ob_err why = {.text = ""};
-        if (ob_nats_streams_declare(&declared, nc, false, NULL, &why) == OB_RETRY)
-            tell(l, false, why.text, "change the stream, or what is declared");
-    }
+    if (rc == OB_OK && declared.n > 0 && l->conf->declare != OB_NATS_DECLARE_OFF)
+        rc = ob_nats_streams_declare(&declared, nc, NULL, false, differs, l, err);
     for (size_t i = 0; i < l->conf->stream_prefixes.n; i++)
         look_stream(l, l->conf->stream_prefixes.values[i], false);
     for (size_t i = 0; i < l->env->n_topics; i++)

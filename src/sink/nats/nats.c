@@ -145,16 +145,27 @@ static const struct ob_opt nats_opts[] = {
 
 /* ---- in the pump's thread ---- */
 
+/* What is not as declared: its destinations are blocked or less safe than was asked for, the others
+ * flow. */
+static void differs(void *user, const struct nats_stream *d, enum nats_stream_is is,
+                    const char *what)
+{
+    struct ob_sink *s = user;
+    (void)is;
+    ob_log(s->env.log, OB_LOG_WARN, "sink.nats.stream", OB_KC("stream", d->name),
+           OB_KC("error", what));
+}
+
 static void declare(struct ob_sink *s, natsConnection *nc)
 {
     struct ob_err err;
     s->declared_ms = ob_pump_now_ms();
     if (s->conf->declare == OB_NATS_DECLARE_OFF || s->streams.n == 0)
         return;
-    /* What is not as declared was logged; its destinations are blocked, the others flow. */
-    enum ob_status st = ob_nats_streams_declare(
-        &s->streams, nc, s->conf->declare == OB_NATS_DECLARE_CREATE, s->env.log, &err);
-    (void)st;
+    if (ob_nats_streams_declare(&s->streams, nc, s->env.log,
+                                s->conf->declare == OB_NATS_DECLARE_CREATE, differs, s,
+                                &err) != OB_OK)
+        ob_log(s->env.log, OB_LOG_WARN, "sink.nats.stream", OB_KC("error", err.text));
 }
 
 static enum ob_status connect_op(void *user, struct ob_err *err)

@@ -46,10 +46,16 @@ struct nats_streams {
 enum ob_status ob_nats_streams_load(const struct ob_sink_nats_conf *c, struct nats_streams *out,
                                     struct ob_err *err);
 void ob_nats_streams_clear(struct nats_streams *s);
-/* Makes or checks every declared stream. Not OB_OK: err has the first problem; the others are done
- * all the same. change: missing ones may be made. */
+/* What is wrong with a declared stream: it is not there, it is there and not as declared, or it
+ * could not be looked at. */
+enum nats_stream_is { NATS_STREAM_MISSING, NATS_STREAM_OTHER, NATS_STREAM_UNKNOWN };
+typedef void nats_told(void *user, const struct nats_stream *d, enum nats_stream_is is,
+                       const char *what);
+/* Makes or checks every declared stream, and tells each problem of each of them. change: missing
+ * ones may be made, which is logged. Not OB_OK: none could be looked at. */
 enum ob_status ob_nats_streams_declare(const struct nats_streams *s, natsConnection *nc,
-                                       bool change, const struct ob_log *log, struct ob_err *err);
+                                       const struct ob_log *log, bool change, nats_told *told,
+                                       void *user, struct ob_err *err);
 /* Whether a subject is taken by a pattern with `*` and `>`. */
 bool ob_nats_subject_match(const char *pattern, struct ob_str subject);
 

@@ -196,35 +196,54 @@ static enum ob_status make(jsCtx *js, const struct nats_stream *d, jsOptions *o,
     return OB_OK;
 }
 
-static enum ob_status compare(const struct nats_stream *d, const jsStreamConfig *have,
-                              struct ob_err *err)
+struct telling {
+    const struct nats_stream *d;
+    nats_told *told;
+    void *user;
+};
+
+static void tell(const struct telling *t, enum nats_stream_is is, const char *what)
 {
+    t->told(t->user, t->d, is, what);
+}
+
+/* Each thing that is less than declared, or of another kind, by itself. */
+static void compare(const struct telling *t, const jsStreamConfig *have)
+{
+    const struct nats_stream *d = t->d;
+    char what[400];
     for (size_t i = 0; i < d->n_subjects; i++) {
         bool there = false;
         for (int k = 0; k < have->SubjectsLen; k++)
             there = there || strcmp(d->subjects[i], have->Subjects[k]) == 0;
-        if (!there)
-            return ob_err_set(err, OB_RETRY, "stream %s does not take subject %s", d->name,
-                              d->subjects[i]);
+        if (there)
+            continue;
+        snprintf(what, sizeof(what), "stream %.150s does not take subject %.150s", d->name,
+                 d->subjects[i]);
+        tell(t, NATS_STREAM_OTHER, what);
     }
-    if (d->replicas > have->Replicas)
-        return ob_err_set(err, OB_RETRY, "stream %s has %lld replicas, %lld are declared", d->name,
-                          (long long)have->Replicas, (long long)d->replicas);
-    if (d->duplicates_ms > 0 && have->Duplicates < d->duplicates_ms * 1000000)
-        return ob_err_set(err, OB_RETRY,
-                          "stream %s forgets message ids after %lld s, %lld s are declared",
-                          d->name, (long long)(have->Duplicates / 1000000000),
-                          (long long)(d->duplicates_ms / 1000));
-    if (d->memory != (have->Storage == js_MemoryStorage))
-        return ob_err_set(err, OB_RETRY, "stream %s is stored in %s", d->name,
-                          d->memory ? "files" : "memory");
-    return OB_OK;
+    if (d->replicas > have->Replicas) {
+        snprintf(what, sizeof(what), "stream %.150s has %lld replica%s, %lld are declared", d->name,
+                 (long long)have->Replicas, have->Replicas == 1 ? "" : "s", (long long)d->replicas);
+        tell(t, NATS_STREAM_OTHER, what);
+    }
+    if (d->duplicates_ms > 0 && have->Duplicates < d->duplicates_ms * 1000000) {
+        snprintf(what, sizeof(what),
+                 "stream %.150s forgets message ids after %lld s, %lld s are declared", d->name,
+                 (long long)(have->Duplicates / 1000000000), (long long)(d->duplicates_ms / 1000));
+        tell(t, NATS_STREAM_OTHER, what);
+    }
+    if (d->memory != (have->Storage == js_MemoryStorage)) {
+        snprintf(what, sizeof(what), "stream %.150s is stored in %s, %s is declared", d->name,
+                 d->memory ? "files" : "memory", d->memory ? "memory" : "file");
+        tell(t, NATS_STREAM_OTHER, what);
+    }
 }
 
 enum ob_status ob_nats_streams_declare(const struct nats_streams *s, natsConnection *nc,
-                                       bool change, const struct ob_log *log, struct ob_err *err)
+                                       const struct ob_log *log, bool change, nats_told *told,
+                                       void *user, struct ob_err *err)
 {
-    enum ob_status worst = OB_OK;
     jsCtx *js = NULL;
     jsOptions o;
     jsOptions_Init(&o);
@@ -232,27 +251,23 @@ enum ob_status ob_nats_streams_declare(const struct nats_streams *s, natsConnect
     if (natsConnection_JetStream(&js, nc, &o) != NATS_OK)
         return ob_err_set(err, OB_DOWN, "JetStream: %s", nats_GetLastError(NULL));
     for (size_t i = 0; i < s->n; i++) {
+        const struct telling t = {&s->list[i], told, user};
         struct ob_err why = {.text = ""};
         jsStreamInfo *info = NULL;
         jsErrCode code = 0;
-        enum ob_status st = OB_OK;
         natsStatus ns = js_GetStreamInfo(&info, js, s->list[i].name, &o, &code);
-        if (ns == NATS_OK)
-            st = compare(&s->list[i], info->Config, &why);
-        else if (ns == NATS_NOT_FOUND && change)
-            st = make(js, &s->list[i], &o, log, &why);
-        else
-            st = ob_err_set(&why, OB_DOWN, "stream %s: %s", s->list[i].name,
-                            ns == NATS_NOT_FOUND ? "there is none" : nats_GetLastError(NULL));
-        jsStreamInfo_Destroy(info);
-        if (st != OB_OK) {
-            ob_log(log, OB_LOG_WARN, "sink.nats.stream", OB_KC("stream", s->list[i].name),
-                   OB_KC("error", why.text));
-            if (worst == OB_OK)
-                *err = why;
-            worst = worst == OB_OK ? st : worst;
+        if (ns == NATS_OK) {
+            compare(&t, info->Config);
+        } else if (ns == NATS_NOT_FOUND && change) {
+            if (make(js, &s->list[i], &o, log, &why) != OB_OK)
+                tell(&t, NATS_STREAM_MISSING, why.text);
+        } else {
+            ob_err_set(&why, OB_DOWN, "stream %s: %s", s->list[i].name,
+                       ns == NATS_NOT_FOUND ? "there is none" : nats_GetLastError(NULL));
+            tell(&t, ns == NATS_NOT_FOUND ? NATS_STREAM_MISSING : NATS_STREAM_UNKNOWN, why.text);
         }
+        jsStreamInfo_Destroy(info);
     }
     jsCtx_Destroy(js);
-    return worst;
+    return OB_OK;
 }
