@@ -8,10 +8,10 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SEEDS ?= 1-1000000
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo test lint format docs sim bench bench-postgres bench-brokers bench-mongodb scenario fuzz services services-stop install clean
+.PHONY: help build demo test lint format docs sim bench bench-postgres bench-brokers bench-mongodb scenario scenario-outages fuzz services services-stop install clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo 'variables: BUILD=$(BUILD) JOBS=$(JOBS) SEEDS=$(SEEDS) PREFIX=$(PREFIX) DESTDIR= CC='
 	@echo 'OUTBOX_NO_INSTALL=1: print missing packages instead of installing them'
@@ -64,10 +64,15 @@ bench-mongodb: build ## measure on a MongoDB of its own, beside the same stateme
 	@tools/compile $(BUILD) $(JOBS) bench/mongo-bench
 	@$(PYTHON) bench/mongodb.py --build $(BUILD) $(BENCH_ARGS)
 
-scenario: build ## ten minutes of faults in each mode: MODE=log|wal|rows|mongodb|mongodb-native SINK=file|kafka|nats|nats-chain|rabbitmq SCENARIO_SECONDS=600 SEED=n
+scenario: build ## ten minutes of faults in each mode and to each broker: MODE=log|wal|rows|mongodb|mongodb-native SINK=file|kafka|nats|nats-chain|rabbitmq SCENARIO_SECONDS=600 SEED=n
 	@tools/deps build test
 	@$(PYTHON) tests/scenario/scenario.py $(foreach m,$(MODE),--mode $(m)) $(foreach k,$(SINK),--sink $(k)) --seconds $(or $(SCENARIO_SECONDS),600) \
 		$(if $(SEED),--seed $(SEED)) $(SCENARIO_ARGS)
+
+scenario-outages: build ## each broker hangs for OUTAGE_SECONDS (45), is killed, cut off, or has a full disk
+	@tools/deps build test
+	@OUTBOX_BIN=$(abspath $(BUILD))/outbox OUTBOX_TEST_OUTAGE=$(or $(OUTAGE_SECONDS),45) $(PYTHON) -m pytest -q -rs \
+		tests/e2e/test_broker_outage.py tests/e2e/test_kafka_outage.py $(OUTAGE_ARGS)
 
 fuzz: ## fuzz YAML, templates and JSON for FUZZ_SECONDS (60) each
 	@tools/deps build test fuzz

@@ -2,7 +2,7 @@
 """test_broker_outage - NATS and RabbitMQ that die, hang, refuse and come back while a writer goes on. The ledger is what the
 writer's own commits returned. Nothing lost, no attempt spent, order kept, memory flat, and the rest is caught up quickly.
 
-OUTBOX_TEST_STOP: seconds that a broker hangs (45 for the long form)."""
+OUTBOX_TEST_OUTAGE: seconds that a broker hangs (`make scenario-outages`: 45)."""
 
 import datetime
 import json
@@ -19,7 +19,7 @@ from helpers import SLOW, wait_until
 from proxies import Confirms, Refuse, Slow
 from test_relay import Writer, insert
 
-STOP = float(os.environ.get("OUTBOX_TEST_STOP", "8"))
+STOP = float(os.environ.get("OUTBOX_TEST_OUTAGE", "8"))
 KEYS = [f"k{i}" for i in range(8)]
 
 CONFIG = """

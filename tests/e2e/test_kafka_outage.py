@@ -2,7 +2,7 @@
 """test_kafka_outage - brokers that are not there yet, slow, killed, hang, come back and lose leaders while a writer goes on. Its
 ledger is the truth: nothing lost, no attempt spent, nothing dead, order kept, memory flat, and the backlog is caught up.
 
-OUTBOX_TEST_OUTAGE=45 makes a broker hang for so many seconds."""
+OUTBOX_TEST_OUTAGE: seconds that a broker hangs (`make scenario-outages`: 45)."""
 
 import json
 import os

@@ -30,6 +30,21 @@ def test_short_scenario(mode, sink):
     assert "nothing missing, nothing phantom, order kept, every repeat explained" in r.stdout
 
 
+@pytest.mark.parametrize(
+    "args,runs",
+    [
+        ("", "log file,wal file,rows file,rows kafka,wal nats,log nats-chain,log rabbitmq"),
+        ("--mode wal", "wal file"),
+        ("--sink nats", "log nats,wal nats,rows nats"),
+        ("--mode rows --sink kafka --sink file", "rows kafka,rows file"),
+    ],
+)
+def test_what_runs(args, runs):
+    """Every broker has its turn unless something was asked for."""
+    r = subprocess.run([sys.executable, str(SCENARIO / "scenario.py"), "--list", *args.split()], capture_output=True, text=True, check=True)
+    assert sorted(r.stdout.splitlines()) == sorted(runs.split(","))
+
+
 KILL = [Fault(at=10, until=10, name="kill", reach=5)]
 LEDGER = ["+ a 1 t1", "+ a 2 t2", "+ b 1 u1", "- a 0 gone", "? b 2 u2"]
 
