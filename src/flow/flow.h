@@ -159,8 +159,9 @@ bool ob_flow_idle(const struct ob_flow *flow);
 struct ob_flow_stats {
     uint64_t claimed, drained, accepted, delivered, settled; /* four different things, and drains */
     uint64_t retried, rejected, dead, parked, returned;      /* dead: recorded as such */
-    uint64_t blocked, overtaken, late, cancelled,
-        resets; /* late: verdicts for a token not in flight */
+    uint64_t blocked, overtaken, late, cancelled, resets;
+    /* overtaken: delivered before an earlier one of its key that came back and goes again; 0 in
+     * strict order. late: verdicts for a token not in flight */
     uint32_t in_window, in_flight, held, blocked_dests;
     uint64_t window_bytes;
     bool down;

@@ -80,8 +80,10 @@ struct slot {
     uint32_t rnext, rprev; /* in the destination's ready list */
     uint32_t fnext, fprev; /* in the flight list */
     uint32_t bytes, attempts, max_attempts;
+    uint32_t ahead; /* sent behind it in its key and delivered before it; not counted yet */
     uint8_t state, flags, late;
     bool exhausted; /* its last attempt failed */
+    bool passing;   /* in flight while one before it came back: if it is delivered, it overtook */
 };
 
 struct key {

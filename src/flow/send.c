@@ -143,16 +143,54 @@ void ob_flow_sink(struct ob_flow *f, int64_t now, bool up)
     f->self_down = true;
 }
 
+static bool in_flight(const struct slot *s)
+{
+    return s->state == S_SENT || s->state == S_OVERDUE;
+}
+
+/* In strict order only a sink that stays in order has many of a key: one before what it delivered
+ * was taken, and only its acknowledgement is lost. */
+static bool may_overtake(const struct ob_flow *f)
+{
+    return f->c.order == OB_ORDER_PIPELINED;
+}
+
+/* Slot i and n - 1 that went ahead of it are past it, delivered, or i is dead and n were ahead of
+ * it: whether they overtook anybody is known when those before them have their verdicts. */
+static void went_ahead(struct ob_flow *f, uint32_t i, uint32_t n)
+{
+    struct slot *s = &f->slots[i];
+    if (s->passing)
+        f->st.overtaken += n;
+    else if (s->prev != NIL && in_flight(&f->slots[s->prev]) && may_overtake(f))
+        f->slots[s->prev].ahead += n;
+    s->ahead = 0;
+    s->passing = false;
+}
+
+/* It is to be sent again: what was sent behind it and is delivered already overtook it, and so does
+ * what is delivered of those that are in flight (nothing of the key is sent before they have their
+ * verdicts). Behind one that is marked or was not sent everything in flight is marked. */
+static void came_back(struct ob_flow *f, uint32_t i)
+{
+    if (!may_overtake(f))
+        return;
+    f->st.overtaken += f->slots[i].ahead;
+    f->slots[i].ahead = 0;
+    f->slots[i].passing = false;
+    for (uint32_t j = f->slots[i].next; j != NIL; j = f->slots[j].next) {
+        if (!in_flight(&f->slots[j]) || f->slots[j].passing)
+            break;
+        f->slots[j].passing = true;
+    }
+}
+
 static void on_delivered(struct ob_flow *f, uint32_t i)
 {
     struct slot *s = &f->slots[i];
-    struct key *k = &f->keys[s->key];
-    bool overdue = s->state == S_OVERDUE;
-    if ((s->prev != NIL && f->slots[s->prev].state == S_WAITING) ||
-        (k->drop && s->park_n && !overdue))
-        f->st.overtaken++;
-    if (overdue)
-        k->n_parking--;
+    if (s->state == S_OVERDUE)
+        f->keys[s->key].n_parking--;
+    went_ahead(f, i, s->ahead + 1);
     ob__key_dirty(f, s->key);
     ob__key_unlink(f, i);
     ob__slot_live(f, s, -1);
@@ -173,13 +211,16 @@ static void on_failed(struct ob_flow *f, int64_t now, uint32_t i, bool reject)
     s->flags |= F_SPENT;
     if (reject) {
         f->st.rejected++;
+        went_ahead(f, i, s->ahead); /* past a dead one is not overtaking */
         ob__slot_die(f, i, ON_REJECT);
     } else if (s->attempts >= s->max_attempts && !OB_MUTANT(M_NO_MAX_ATTEMPTS)) {
         f->st.retried++;
         s->exhausted = true;
+        went_ahead(f, i, s->ahead);
         ob__slot_die(f, i, ON_EXHAUSTED);
     } else {
         f->st.retried++;
+        came_back(f, i);
         int64_t wait = ob_backoff_ms(&f->c.retry, s->attempts, &f->rand);
         ob__slot_park(f, i, ON_RETRY, OB_MUTANT(M_NO_BACKOFF) ? now : now + wait);
         ob__key_hold(f, k, true);
@@ -192,6 +233,7 @@ static void on_back(struct ob_flow *f, uint32_t i, enum on on)
 {
     struct slot *s = &f->slots[i];
     ob__key_dirty(f, s->key);
+    came_back(f, i);
     if (s->state == S_OVERDUE)
         ob__slot_park(f, i, on, 0);
     else

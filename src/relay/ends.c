@@ -22,6 +22,8 @@ void ob__shard_close_sink(struct shard *s, int grace_ms)
 void ob__shard_forget(struct shard *s)
 {
     if (s->flow) {
+        ob__shard_count_overtaken(s);
+        s->flow_overtaken = 0;
         ob_flow_reset(s->flow);
         ob__shard_collect(s);
     }

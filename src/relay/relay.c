@@ -180,6 +180,8 @@ void ob_relay_stats(const struct ob_relay *r, struct ob_relay_stats *out)
         const struct shard *s = &r->shards[i];
         out->delivered += atomic_load(&s->delivered);
         out->failed += atomic_load(&s->failed);
+        out->overtaken += atomic_load(&s->overtaken);
+        out->unroutable += atomic_load(&s->unroutable);
         out->running += atomic_load(&s->phase_seen) == PHASE_RUNNING;
         ob_hist_merge(&out->latency_us, &s->latency_us);
     }

@@ -33,6 +33,8 @@ enum ob_status ob_relay_reload(struct ob_relay *relay, const struct ob_config *c
 /* For people and benchmarks; any thread. */
 struct ob_relay_stats {
     uint64_t delivered, failed;
+    uint64_t overtaken;        /* delivered before an earlier one of its key that failed */
+    uint64_t unroutable;       /* delivered to nobody: `unroutable: deliver` */
     size_t running;            /* shards that this process owns */
     struct ob_hist latency_us; /* created to delivered */
 };

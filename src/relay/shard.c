@@ -268,7 +268,8 @@ static void end_running(struct shard *s, int grace_ms, enum ob_status result)
     ob__shard_forget(s);
     s->conf->source->disown(s->source);
     ob_log(&s->log, OB_LOG_INFO, "relay.stop", OB_KI("published", atomic_load(&s->delivered)),
-           OB_KI("failed", atomic_load(&s->failed)));
+           OB_KI("failed", atomic_load(&s->failed)), OB_KI("overtaken", atomic_load(&s->overtaken)),
+           OB_KI("unroutable", atomic_load(&s->unroutable)));
     finish(s, result);
 }
 

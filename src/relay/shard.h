@@ -49,6 +49,7 @@ struct shard {
     _Atomic(const char *) stage;              /* what the thread is doing */
     _Atomic int64_t round_ms;                 /* when the last round began */
     _Atomic uint64_t delivered, failed;       /* for people; since start */
+    _Atomic uint64_t overtaken, unroutable;   /* likewise: delivered, but out of order; to nobody */
     struct ob_hist latency_us;                /* created to delivered */
     _Atomic int phase_seen;
 
@@ -90,9 +91,12 @@ struct shard {
     uint64_t said[8];  /* hashes of the failures that were logged last */
     size_t n_said;
     bool loud; /* a trouble was logged, and not yet that it is over */
-    uint64_t reported_delivered, reported_failed, flow_delivered, flow_failed;
-    enum ob_status result; /* `once`: how it ended */
-    struct ob_err last;    /* why it waits; also the text that was logged last */
+    struct shard_told {
+        uint64_t delivered, failed, overtaken, unroutable;
+    } told;                  /* in the last relay.batch */
+    uint64_t flow_overtaken; /* of this flow, as last looked at */
+    enum ob_status result;   /* `once`: how it ended */
+    struct ob_err last;      /* why it waits; also the text that was logged last */
     struct ob_err sink_why;
     struct dlt *dlt; /* NULL: off */
 };
@@ -142,6 +146,8 @@ void ob__shard_poll_sink(struct shard *s);
 void ob__shard_submit(struct shard *s);
 void ob__shard_settle(struct shard *s);
 void ob__shard_report(struct shard *s);
+/* What the flow has counted since it was last asked. */
+void ob__shard_count_overtaken(struct shard *s);
 
 /* dlt.c: dead events on their way to the dead-letter topic, beside the flow */
 /* Sends what is pending, when it is time; more: not only finishes what is under way. */

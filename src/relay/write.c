@@ -43,6 +43,8 @@ static void on_done(void *user, uint64_t token, enum ob_verdict verdict, const s
         int64_t age = s->wall_us - e->msg->event->created_us;
         ob_hist_add(&s->latency_us, age > 0 ? (uint64_t)age : 0);
         ob_hist_bump(&s->delivered, 1);
+        if (why)
+            ob_hist_bump(&s->unroutable, 1);
         return;
     }
     free(e->reason);
@@ -205,16 +207,28 @@ void ob__shard_settle(struct shard *s)
     settle_result(s, d->settle(s->source, &s->settle, &done, &err), &done, &err);
 }
 
+void ob__shard_count_overtaken(struct shard *s)
+{
+    struct ob_flow_stats st;
+    ob_flow_stats(s->flow, &st);
+    ob_hist_bump(&s->overtaken, st.overtaken - s->flow_overtaken);
+    s->flow_overtaken = st.overtaken;
+}
+
 /* One line a second at most, and only if something happened. */
 void ob__shard_report(struct shard *s)
 {
-    uint64_t delivered = atomic_load(&s->delivered), failed = atomic_load(&s->failed);
-    if (s->now < s->report_at || delivered + failed == s->reported_delivered + s->reported_failed)
+    struct shard_told was = s->told;
+    if (s->now < s->report_at)
+        return;
+    ob__shard_count_overtaken(s);
+    s->told = (struct shard_told){atomic_load(&s->delivered), atomic_load(&s->failed),
+                                  atomic_load(&s->overtaken), atomic_load(&s->unroutable)};
+    if (memcmp(&was, &s->told, sizeof(was)) == 0)
         return;
     s->report_at = s->now + 1000;
-    uint64_t d = delivered - s->reported_delivered, f = failed - s->reported_failed;
-    s->reported_delivered = delivered;
-    s->reported_failed = failed;
+    uint64_t d = s->told.delivered - was.delivered, f = s->told.failed - was.failed;
     ob_log(&s->log, OB_LOG_INFO, "relay.batch", OB_KI("total", d + f), OB_KI("published", d),
-           OB_KI("failed", f));
+           OB_KI("failed", f), OB_KI("overtaken", s->told.overtaken - was.overtaken),
+           OB_KI("unroutable", s->told.unroutable - was.unroutable));
 }

@@ -245,7 +245,7 @@ enum ob_status ob_pump_submit(struct ob_pump *p, const struct ob_msg *const *msg
 static void tell(struct ob_pump *p, const struct slot *s, const struct ob_err *why)
 {
     struct ob_err own;
-    if (s->verdict == OB_V_DELIVERED) {
+    if (s->verdict == OB_V_DELIVERED && !s->why) {
         p->env.events->done(p->env.user, s->token, s->verdict, NULL);
         return;
     }

@@ -50,7 +50,8 @@ void ob_pump_reset(struct ob_pump *p);
 /* Waits for what is under way for at most grace_ms and ends the thread. NULL is fine. */
 void ob_pump_close(struct ob_pump *p, int grace_ms);
 
-/* why: NULL when delivered. A ticket that is over already changes nothing: false. */
+/* why: NULL when delivered (but see struct ob_sink_events). A ticket that is over already changes
+ * nothing: false. */
 bool ob_pump_done(struct ob_pump *p, uint64_t ticket, enum ob_verdict verdict, const char *why);
 /* Many that are delivered, in one step. */
 void ob_pump_delivered(struct ob_pump *p, const uint64_t *tickets, size_t n);

@@ -16,7 +16,8 @@ struct ob_sink;
 enum ob_sink_state { OB_SINK_UP, OB_SINK_DOWN };
 
 struct ob_sink_events {
-    /* Once per accepted message, only inside poll(). why: not NULL unless delivered. */
+    /* Once per accepted message, only inside poll(). why: not NULL unless delivered; delivered with
+     * a reason: the broker took it and had nobody to give it to, which is asked for. */
     void (*done)(void *user, uint64_t token, enum ob_verdict verdict, const struct ob_err *why);
     /* dest_hash 0 means the whole broker; else that destination is blocked (DOWN) or free (UP). */
     void (*state)(void *user, enum ob_sink_state state, uint64_t dest_hash,

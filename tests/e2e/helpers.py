@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import sqlite3
 import subprocess
@@ -75,6 +76,17 @@ def sanitizer_report(text):
         if at >= 0:
             return text[max(0, at - 200) : at + 6000]
     return None
+
+
+def counted(log, what):
+    """A total of relay.stop; the lines relay.batch before it have parts of it."""
+    (stop,) = [line for line in log.splitlines() if "msg=relay.stop" in line]
+    total, parts = (
+        [int(m) for line in lines for m in re.findall(rf" {what}=(\d+)", line)]
+        for lines in ([stop], [line for line in log.splitlines() if "msg=relay.batch" in line])
+    )
+    assert len(total) == 1 and sum(parts) <= total[0], (what, total, parts)
+    return total[0]
 
 
 class Process:

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from helpers import SLOW, wait_until
+from helpers import SLOW, counted, wait_until
 from proxies import Confirms, Refuse, Slow
 from test_relay import Writer, insert
 
@@ -499,8 +499,10 @@ def test_one_of_the_same_destination_is_refused(outbox, request, how, order):
     taken = len(got) - 1 - got[::-1].index(5)  # a refused one may have been stored all the same
     if order == "strict":
         assert got[:5] == [0, 1, 2, 3, 4] and got[taken + 1 :] == [6, 7, 8, 9, 10, 11] and set(got[5 : taken + 1]) == {5}
+        assert counted(p.err, "overtaken") == 0
     else:
         assert got.index(6) < taken, "overtaken"
+        assert counted(p.err, "overtaken") == len({n for n in got[:taken] if n > 5})
     if what == "503":
         assert outbox.json("status", "--json")[0]["failed"] == 0, "blocked spends no attempt"
 

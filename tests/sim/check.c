@@ -270,6 +270,8 @@ void sim_check_bounds(struct sim *w, struct sim_node *n)
     if (n->n_tok > 1 && bytes > c->window_bytes + largest)
         sim_fail(w, "window", "%llu bytes in a window of %llu", (unsigned long long)bytes,
                  (unsigned long long)c->window_bytes);
+    if (c->order == OB_ORDER_STRICT && st.overtaken > 0)
+        sim_fail(w, "order", "%llu overtook in strict order", (unsigned long long)st.overtaken);
     if (st.held > c->held_max || st.blocked_dests > c->dest_max + c->window_events)
         sim_fail(w, "memory", "%u held hashes, %u blocked destinations", st.held, st.blocked_dests);
     if (sim_flow_allocated)

@@ -27,11 +27,13 @@ static void acked(struct ob_sink *s, const struct rabbit_sent *e)
         s->confirmed[at].dest = e->dest;
         s->confirmed[at].tag = e->tag;
     }
-    if (e->returned && s->conf->unroutable != OB_RABBIT_DELIVER) {
+    if (e->returned) {
+        static const enum ob_verdict meanings[] = {[OB_RABBIT_REJECT] = OB_V_REJECT,
+                                                   [OB_RABBIT_RETRY] = OB_V_RETRY,
+                                                   [OB_RABBIT_DELIVER] = OB_V_DELIVERED};
         size_t i = e->tag % RABBIT_RETURNS;
         ob_rabbit_tell(s);
-        ob_pump_done(s->pump, e->ticket,
-                     s->conf->unroutable == OB_RABBIT_REJECT ? OB_V_REJECT : OB_V_RETRY,
+        ob_pump_done(s->pump, e->ticket, meanings[s->conf->unroutable],
                      s->returns[i].tag == e->tag ? s->returns[i].text
                                                  : "unroutable: no queue is bound for it");
     } else {
@@ -70,6 +72,23 @@ void ob_rabbit_confirm(struct ob_sink *s, uint64_t tag, bool multiple, bool ok)
         s->low++;
 }
 
+/* Names what nobody takes once for each routing key, and says once when these become too many. */
+static void name_unroutable(struct ob_sink *s, uint64_t dest)
+{
+    char what[100];
+    size_t at = dest % RABBIT_SEEN;
+    while (s->unroutable[at] != 0 && s->unroutable[at] != dest)
+        at = (at + 1) % RABBIT_SEEN;
+    if (s->unroutable[at] == dest || s->n_unroutable > RABBIT_SEEN / 2)
+        return;
+    snprintf(what, sizeof(what), "more than %d routing keys are unroutable: no more are named",
+             RABBIT_SEEN / 2);
+    if (s->n_unroutable++ < RABBIT_SEEN / 2)
+        s->unroutable[at] = dest;
+    ob_log(s->env.log, OB_LOG_INFO, "sink.rabbitmq.unroutable",
+           OB_KC("what", s->unroutable[at] == dest ? s->return_text : what));
+}
+
 void ob_rabbit_returned(struct ob_sink *s, amqp_bytes_t id)
 {
     uint64_t hash = ob_rabbit_hash((struct ob_str){id.bytes, id.len});
@@ -81,12 +100,8 @@ void ob_rabbit_returned(struct ob_sink *s, amqp_bytes_t id)
         s->returns[t % RABBIT_RETURNS].tag = t;
         snprintf(s->returns[t % RABBIT_RETURNS].text, sizeof(s->returns[0].text), "%s",
                  s->return_text);
-        size_t at = e->dest % RABBIT_SEEN;
-        if (s->conf->unroutable == OB_RABBIT_DELIVER && s->unroutable[at] != e->dest) {
-            s->unroutable[at] = e->dest;
-            ob_log(s->env.log, OB_LOG_INFO, "sink.rabbitmq.unroutable",
-                   OB_KC("what", s->return_text));
-        }
+        if (s->conf->unroutable == OB_RABBIT_DELIVER)
+            name_unroutable(s, e->dest);
         return;
     }
 }

@@ -85,7 +85,8 @@ struct ob_sink {
     struct {
         uint64_t dest, tag;
     } confirmed[RABBIT_SEEN];         /* by dest: its highest confirmed tag; overwritten freely */
-    uint64_t unroutable[RABBIT_SEEN]; /* dests that were logged */
+    uint64_t unroutable[RABBIT_SEEN]; /* dests that were logged: a set, at most half full */
+    size_t n_unroutable;
     /* A basic.return whose header and body are under way. */
     bool returning;
     uint64_t return_left;

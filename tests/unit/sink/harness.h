@@ -68,6 +68,7 @@ struct watched {
     size_t n_order;
     int state; /* 0 unknown, 1 up, -1 down */
     unsigned ups, downs;
+    size_t to_nobody; /* delivered with a reason */
     char why[512];    /* of the last DOWN */
     char reason[512]; /* of the last verdict that has one */
 };

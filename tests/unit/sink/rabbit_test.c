@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define N 16
 
@@ -189,12 +190,73 @@ static void a_return_has_its_own_reason(void **state)
     watched_close(&w, 0);
 }
 
+/* Lines of the log that contain a text. */
+static size_t logged(int fd, const char *text)
+{
+    static char lines[1 << 20];
+    size_t n = 0;
+    ssize_t got = pread(fd, lines, sizeof(lines) - 1, 0);
+    assert_true(got >= 0);
+    lines[got] = '\0';
+    for (const char *p = lines; (p = strstr(p, text)); p++)
+        n++;
+    return n;
+}
+
+static void nobody_takes(uint64_t dest, const char *name)
+{
+    struct rabbit_sent *e = &rabbit->sent[1];
+    e->dest = dest;
+    e->id_hash = ob_rabbit_hash(OB_STR("x"));
+    e->returned = false;
+    snprintf(rabbit->return_text, sizeof(rabbit->return_text), "nobody takes %s.", name);
+    ob_rabbit_returned(rabbit, ob_rabbit_bytes(OB_STR("x")));
+}
+
+/* `unroutable: deliver`: two routing keys whose hashes share a place are named once each however
+ * they alternate; when there are too many, that is said once. */
+static void each_unroutable_key_is_named_once(void **state)
+{
+    (void)state;
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    struct ob_log log = {.fd = fileno(file), .level = OB_LOG_INFO, .shard = -1};
+    struct watched w;
+    char name[32];
+    begin(&w, 1);
+    rabbit->env.log = &log;
+    conf.unroutable = OB_RABBIT_DELIVER;
+    for (unsigned i = 0; i < 20; i++) {
+        nobody_takes(5, "five");
+        nobody_takes(5 + RABBIT_SEEN, "another");
+        nobody_takes(6, "six");
+    }
+    assert_int_equal(logged(log.fd, "nobody takes five."), 1);
+    assert_int_equal(logged(log.fd, "nobody takes another."), 1);
+    assert_int_equal(logged(log.fd, "nobody takes six."), 1);
+    for (unsigned round = 0; round < 2; round++)
+        for (unsigned i = 0; i < 2 * RABBIT_SEEN; i++) {
+            snprintf(name, sizeof(name), "key-%u", i);
+            nobody_takes(1000000 + i * 7, name);
+        }
+    assert_int_equal(logged(log.fd, "sink.rabbitmq.unroutable"), RABBIT_SEEN / 2 + 1);
+    assert_int_equal(logged(log.fd, "no more are named"), 1);
+    assert_int_equal(logged(log.fd, "nobody takes key-1."), 1);
+    confirm(1, false, true); /* it is delivered, and told apart */
+    conf.unroutable = OB_RABBIT_REJECT;
+    expect(&w, "d");
+    assert_int_equal(w.to_nobody, 1);
+    watched_close(&w, 0);
+    fclose(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(confirms_come_multiple_and_out_of_order),
         cmocka_unit_test(a_nack_is_blocked_unless_a_later_one_was_taken),
         cmocka_unit_test(a_return_has_its_own_reason),
+        cmocka_unit_test(each_unroutable_key_is_named_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
