@@ -5,6 +5,7 @@ is refused, topics that are missing, profiles, TLS and logins."""
 import json
 import pathlib
 import re
+import subprocess
 import time
 
 import pytest
@@ -318,11 +319,59 @@ def test_orion_within_half_a_second(outbox, kafka, db):
     assert max(took[1:]) < 0.5, took  # the first also connects
 
 
+def logins(kafka, encrypted):
+    """Each option of a secure connection: where to, with what, and what `check` says if it cannot be (None: it can)."""
+    tls = kafka.env["KAFKA_TLS"]
+    ca = f'tls: true, ca_file: "{tls}/ca.crt"'
+    own = f'cert_file: "{tls}/client.crt", key_file: "{{}}"'
+    refused = "uthentication"
+    rows = {
+        "no certificate": ("MTLS", ca, "alert"),
+        "our certificate": ("MTLS", f"{ca}, {own.format(tls + '/client.key')}", None),
+        "a key with a password": ("MTLS", f"{ca}, {own.format(encrypted)}, key_password: opensesame", None),
+        "another password": ("MTLS", f"{ca}, {own.format(encrypted)}, key_password: other", "ssl.key.location failed"),
+        "another key": ("MTLS", f"{ca}, {own.format(tls + '/server.key')}", "mismatch"),
+        "another name": ("TLS", ca, "certificate verify failed"),
+        "an unknown user": ("SASL_TLS", f"{ca}, sasl: plain, username: nobody, password: secret", refused),
+    }
+    for mechanism in ("plain", "scram-sha-256", "scram-sha-512"):
+        login = f"sasl: {mechanism}, username: {mechanism}, password: "
+        rows[f"{mechanism}, right"] = ("SASL_TLS", f"{ca}, {login}secret", None)
+        rows[f"{mechanism}, without TLS"] = ("SASL", f"{login}secret", None)
+        rows[f"{mechanism}, wrong"] = ("SASL_TLS", f"{ca}, {login}secreT", refused)
+    return rows
+
+
+def log_in_every_way(outbox, kafka):
+    """With the right values an event arrives, with wrong ones `check` says why; all at once, because a refusal is waited for."""
+    topic = kafka.topic()
+    encrypted = str(outbox.path("client.enc.key"))
+    argv = ["openssl", "pkcs8", "-topk8", "-in", kafka.env["KAFKA_TLS"] + "/client.key", "-out", encrypted, "-passout", "pass:opensesame"]
+    subprocess.run(argv, check=True, capture_output=True)
+    rows, started = logins(kafka, encrypted), {}
+    for i, (name, (where, sink, wrong)) in enumerate(rows.items()):
+        brokers = kafka.env[f"KAFKA_{where}_BROKERS"]
+        if name == "another name":  # the same place, and no name of the certificate
+            brokers = brokers.replace("127.0.0.1", "127.1")
+        config(outbox, kafka, topic, sink=sink, brokers=brokers)
+        path = outbox.write(f"{i}.yaml", outbox.path("outbox.yaml").read_text().replace("app.db", f"{i}.db"))
+        outbox.run("schema", "--apply", "-c", path)
+        emit(outbox.sqlite(f"{i}.db"), name, json.dumps({"n": i}))
+        started[name] = outbox.start(*(["check"] if wrong else ["run", "--once"]), "-c", path)
+    for name, p in started.items():
+        wrong = rows[name][2]
+        said = f"{name}: exit {p.wait(30)}: {p.out[-1000:]}{p.err[-1000:]}"
+        assert p.popen.returncode == (1 if wrong else 0) and (wrong or "") in said, said
+        assert not any(word in p.out + p.err for word in ("opensesame", "secreT")), said
+    assert by_key(kafka.read(topic)) == {name: [i] for i, (name, row) in enumerate(rows.items()) if not row[2]}
+
+
 def test_tls_and_logins(outbox, own_kafka):
-    """Certificates are verified, a wrong password is an outage and no verdict, a forbidden topic is a blocked one."""
+    """Every option of a secure connection does what it says. Certificates are verified, a wrong password is an outage and no verdict, a forbidden topic is a blocked one."""
     from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
     kafka = own_kafka(secure=True)
+    log_in_every_way(outbox, kafka)
     topic, closed, dark = kafka.topic(), kafka.topic(), kafka.topic()
     a = kafka.admin()
     for name, op, may in (

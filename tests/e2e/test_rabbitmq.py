@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from helpers import wait_until
+from helpers import counted, wait_until
 
 CONFIG = """
 log: {{level: debug}}
@@ -84,6 +84,7 @@ def test_unroutable(outbox, rabbit, meaning):
     assert numbers(rabbit.read(queue)) == [2]
     if meaning == "deliver":
         assert dead(outbox) == [] and r.err.count("sink.rabbitmq.unroutable") == 1
+        assert counted(r.err, "unroutable") == 2 and counted(r.err, "published") == 3
         return
     if meaning == "retry":
         outbox.start("run")
@@ -344,6 +345,51 @@ def test_tls_is_verified(outbox, rabbit):
     prepare(outbox, url, f"exchange: {exchange}, verify: true")
     r = outbox.run("check", check=1)
     assert "cannot connect" in r.out
+
+
+def test_our_certificate_the_hosts_name_and_the_servers_own_limit(outbox, own_rabbit):
+    """One server that asks for our certificate and takes less than RabbitMQ usually does (trap 23): the first message that is too
+    large closes the channel, and alone is dead; what came with it goes again; the next one is refused before it is sent."""
+    server = own_rabbit("--mtls", conf=["max_message_size = 65536"])
+    exchange, queue = server.exchange()
+    tls, port = server.env["RABBITMQ_TLS"], server.env["RABBITMQ_TLS_PORT"]
+    url, ca, own = f"amqps://guest:guest@localhost:{port}/", f"ca: {tls}/ca.crt", f"cert: {tls}/client.crt, key: {tls}/client.key"
+    elsewhere = url.replace("localhost", "127.1")  # the same place, and no name of the certificate
+    for where, sink, wrong in (
+        (url, f"{ca}, {own}", None),
+        (url, ca, "SSL error"),  # we show none
+        (url, f"{ca}, cert: {tls}/client.crt, key: {tls}/server.key", "cert and key cannot be used"),
+        (url, own, "peer cert"),  # of a CA that nobody knows
+        (elsewhere, f"{ca}, {own}", "hostname verification failed"),
+        (elsewhere, f"{ca}, {own}, verify: false", None),
+    ):
+        prepare(outbox, where, f"exchange: {exchange}, {sink}")
+        r = outbox.run("check", check=1 if wrong else 0)
+        assert (wrong or "") in r.out
+    db = prepare(outbox, url, f"exchange: {exchange}, {ca}, {own}", more="    order: pipelined")
+    big = json.dumps({"key": "k", "n": 25, "x": "y" * 100_000})
+    db.execute("begin")
+    for n in range(50):
+        insert(db, f"k{n}", n, **({"payload": big} if n == 25 else {}))
+    db.execute("commit")
+    p = outbox.start("run")
+    got = []
+
+    def arrived(n):
+        got.extend(numbers(server.read(queue)))
+        return len(set(got)) == n
+
+    wait_until(lambda: arrived(49), 30, "all others", every=0.1)
+    (row,) = wait_until(lambda: dead(outbox), 20)
+    assert row["key"] == "k25" and "max size 65536" in row["error"]
+    closed = p.err.count("channel_closed")
+    insert(db, "k1", 50, payload=big)
+    insert(db, "k1", 51)
+    wait_until(lambda: len(dead(outbox)) == 2 and arrived(50), 30, "the second one")
+    assert p.stop() == 0
+    assert sorted(set(got)) == [n for n in range(52) if n not in (25, 50)] and status(outbox)["failed"] == 2
+    (row,) = [row for row in dead(outbox) if row["key"] == "k1"]
+    assert "too large" in row["error"] and p.err.count("channel_closed") == closed == 1
 
 
 def test_several_hosts(outbox, rabbit):
