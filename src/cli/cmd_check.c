@@ -84,8 +84,13 @@ static void add_more(const struct ob_pipeline_conf *conf, struct ob_arena *arena
     const struct ob_mapping *m = ob_mapping_in(conf->source->opts, conf->source_conf);
     for (size_t i = 0, n = known->topics.n; conf->dlt && i < n; i++) {
         const char *letters = ob_arena_printf(arena, "%s.dlt", known->topics.list[i]);
-        if (letters)
-            add_name(&known->topics, letters);
+        if (!letters)
+            continue;
+        add_name(&known->topics, letters);
+        for (size_t k = 0, places = known->n_places; k < places; k++)
+            if (known->places[k].topic == known->topics.list[i] && known->n_places < OB_NAMES_MAX)
+                known->places[known->n_places++] =
+                    (struct ob_place){letters, known->places[k].stream};
     }
     for (size_t i = 0; m && known->row_streams && i < m->streams.n; i++)
         add_name(&known->streams, m->streams.values[i]);
@@ -119,6 +124,9 @@ static void check_sink(struct check *c, const struct ob_pipeline_conf *conf,
                               .n_topics = known->topics.n,
                               .streams = known->streams.list,
                               .n_streams = known->streams.n,
+                              .places = known->places,
+                              .n_places = known->n_places,
+                              .streamless = known->streamless,
                               .more_topics = !known->all_topics,
                               .found = found,
                               .found_user = c};

@@ -9,6 +9,11 @@ struct ob_header {
     struct ob_str name, value;
 };
 
+/* Where messages go. stream: NULL where the sink's own is meant. */
+struct ob_place {
+    const char *topic, *stream;
+};
+
 struct ob_msg {
     const struct ob_event *event;
     struct ob_str id;          /* the broker's duplicate detection id: the event's id */

@@ -54,6 +54,9 @@ struct ob_names {
 /* What can be told of the addresses before there is an event. */
 struct ob_known {
     struct ob_names topics, streams;
+    struct ob_place places[OB_NAMES_MAX]; /* topics whose stream is known too; each once */
+    size_t n_places;
+    bool streamless;  /* some route names no stream */
     bool all_topics;  /* no event makes another one */
     bool row_streams; /* some route takes the stream that the row names */
 };

@@ -39,8 +39,10 @@ struct ob_sink_env {
     /* Only for check(): the topics and the streams (exchanges) that are known before there is an
      * event, and who is told what was looked at (fix: NULL where ok). */
     const char *const *topics, *const *streams;
-    size_t n_topics, n_streams;
+    const struct ob_place *places; /* topics whose stream is known too */
+    size_t n_topics, n_streams, n_places;
     bool more_topics; /* events name further ones */
+    bool streamless;  /* some route names no stream */
     void (*found)(void *found_user, bool ok, const char *what, const char *fix);
     void *found_user;
 };

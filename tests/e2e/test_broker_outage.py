@@ -197,12 +197,15 @@ def test_an_alarm_blocks_and_never_hangs(outbox, own_rabbit):
         wait_until(lambda: f"RabbitMQ blocks publishers: low on {resource}" in p.err, 30, "it was told")
         wait_until(lambda: writer.total() > at + 100, 20)
         if resource == "memory":
+            conf = outbox.path("outbox.yaml").read_text().replace("heartbeat: 2s", "heartbeat: 2s, connect_timeout: 3s")
+            checking = outbox.start("check", "--config", outbox.write("check.yaml", conf))
             asked = time.monotonic()
             assert p.stop() == 0
             assert time.monotonic() - asked < 15 * SLOW
             p = outbox.start("run")
             wait_until(lambda: "RabbitMQ blocks publishers" in p.err, 30, "the next one is told too")
             start = memory(p.pid)
+            assert checking.wait() == 1 and "no answer for routing key x" in checking.out and "alarm" in checking.out
         side.server.alarm(False, resource)
         wait_until(lambda: "msg=sink.up" in p.err.split("RabbitMQ blocks publishers")[-1], 30, "up again")
         watch_catching_up(outbox, p, writer, since, at)

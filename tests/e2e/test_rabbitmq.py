@@ -438,6 +438,49 @@ def test_check_sees_who_may_not_write(outbox, rabbit):
     assert numbers(rabbit.read(queue)) == [1]
 
 
+def test_check_sees_which_routing_key_may_not_be_written(outbox, rabbit):
+    """Topic permissions, and exchanges that routes name. Asked with publishes that are undone: nothing arrives."""
+    exchange, queue = rabbit.exchange(name=rabbit.name("app.keys"))
+    other, other_queue = rabbit.exchange()
+    rabbit.ctl("set_topic_permissions", "app", exchange, "^ok[.]", ".*")
+    routes = (
+        f"[{{match: {{type: a}}, topic: no.one}}, {{match: {{type: b}}, topic: x, stream: {other}}}, "
+        "{match: {type: c}, topic: y, stream: app.nowhere}, {match: {type: d*}, topic: z, stream: '${type}'}, {topic: ok.one}]"
+    )
+    prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {exchange}", routes)
+    r = outbox.run("check", check=1)
+    where = f"of exchange {exchange}"
+    assert f"routing key ok.one {where}: this user may publish with it" in r.out
+    assert f"routing key no.one {where}: it must not be written to: 403 ACCESS_REFUSED" in r.out
+    assert f"fix: rabbitmqctl set_topic_permissions -p '/' 'app' '{exchange}' WRITE READ, where WRITE matches no.one" in r.out
+    assert f"exchange {other} of a route: it must not be written to: 403" in r.out
+    assert f"fix: rabbitmqctl set_permissions -p '/' 'app' CONFIGURE WRITE READ, where WRITE matches {other}" in r.out
+    assert "exchange app.nowhere of a route: 404 NOT_FOUND" in r.out and "3 problems" in r.out
+    rabbit.ctl("set_topic_permissions", "app", exchange, "^(ok[.]|no[.]one$)", ".*")
+    prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {exchange}", "[{topic: no.one}]")
+    assert f"routing key no.one {where}: this user may publish with it" in outbox.run("check").out
+    assert rabbit.depth(queue) == rabbit.depth(other_queue) == 0
+
+
+def test_check_sees_who_may_not_write_to_the_default_exchange(outbox, rabbit):
+    """It is asked for only where a route goes there; its name in a user's rights is amq.default."""
+    queue = rabbit.exchange()[1]
+    app = rabbit.url.replace("guest:guest", "app:secret")
+    for routes in (f"[{{topic: {queue}}}]", '[{topic: "${type}"}]'):
+        prepare(outbox, app, "declare: check", routes)
+        r = outbox.run("check", check=1)
+        assert "the default exchange: it must not be written to: 403 ACCESS_REFUSED" in r.out and "1 problem" in r.out
+        assert "fix: rabbitmqctl set_permissions -p '/' 'app' CONFIGURE WRITE READ, where WRITE matches amq.default" in r.out
+    prepare(outbox, app, "declare: check", '[{topic: "${type}", stream: "app.${type}"}]')
+    assert "default exchange" not in outbox.run("check").out
+    user = rabbit.name("plain")
+    rabbit.ctl("add_user", user, "secret")
+    rabbit.ctl("set_permissions", user, "^$", "^amq[.]default$", "^$")
+    prepare(outbox, rabbit.url.replace("guest:guest", f"{user}:secret"), "declare: check", f"[{{topic: {queue}}}]")
+    assert "default exchange" not in outbox.run("check").out
+    assert rabbit.depth(queue) == 0
+
+
 def test_check_looks_at_the_exchanges_of_routes(outbox, rabbit):
     """Those whose names need no event: written out, or made of what the match lists."""
     own, there, gone = rabbit.exchange()[0], rabbit.exchange()[0], rabbit.name("gone")
@@ -455,7 +498,7 @@ def test_check_looks_at_the_exchanges_of_routes(outbox, rabbit):
     assert "`declare: create` makes only that one" in told and "2 problems" in told, told
     prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {closed}", f"[{{topic: x, stream: {there}}}]")
     told = outbox.run("check", check=1).out
-    assert f"problem p: exchange {there} of a route: 403 ACCESS_REFUSED" in told and "set_permissions" in told, told
+    assert f"problem p: exchange {there} of a route: it must not be written to: 403 ACCESS_REFUSED" in told and "set_permissions" in told, told
 
 
 def test_wrong_password_is_down_and_said(outbox, rabbit):

@@ -58,9 +58,47 @@ static void addresses_known_without_an_event(void **state)
     }
 }
 
+/* Topics with the stream that goes with them, and whether a route leaves it to the sink. */
+static void places_known_without_an_event(void **state)
+{
+    static const struct {
+        const char *yaml, *places;
+        bool streamless;
+    } rows[] = {
+        {"routes: [{match: {type: q}, topic: a, stream: s}, {match: {type: r}, topic: a, stream: "
+         "s}, {topic: a}]",
+         "a@s a@ ", true},
+        {"routes: [{match: {type: [x, y]}, topic: 't.${type}', stream: 's.${type}'}]",
+         "t.x@s.x t.y@s.y ", false},
+        {"routes: [{match: {type: [x, y]}, topic: t, stream: 's.${type}'}]", "t@s.x t@s.y ", false},
+        {"routes: [{topic: t, stream: '${type}'}]", "", false},
+        {"routes: [{topic: '${type}', stream: s}]", "", false},
+        {"routes: [{topic: t, stream: 's.${stream}'}]", "", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *name = rows[i].yaml;
+        char text[200] = "";
+        size_t at = 0;
+        struct fixture f;
+        struct ob_known got;
+        fixture_init(&f);
+        assert_int_equal(fixture_load(&f, rows[i].yaml, "shop"), OB_OK);
+        assert_int_equal(ob_routes_known(f.routes, f.arena, &got, &f.err), OB_OK);
+        for (size_t k = 0; k < got.n_places; k++)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s@%s ", got.places[k].topic,
+                                   got.places[k].stream ? got.places[k].stream : "");
+        assert_text(ob_str_c(text), rows[i].places);
+        if (got.streamless != rows[i].streamless)
+            fail_msg("%s: streamless %d", name, got.streamless);
+        fixture_clear(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(places_known_without_an_event),
         cmocka_unit_test(addresses_known_without_an_event),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
