@@ -210,9 +210,8 @@ def test_a_point_in_time_restore(outbox, own_postgres, tmp_path):
     open_writer.commit()
     outbox.run("run", "--once")
     assert sorted(numbers(outbox.path("out/before.jsonl"))) == [*range(100), 500]
-    cur.execute("select pg_switch_wal()")
-    wait_until(lambda: db.one("select last_archived_wal is not null and pg_walfile_name(pg_current_wal_lsn()) > last_archived_wal "
-                              "from pg_stat_archiver"), 20, "archived")
+    segment = db.one("select pg_walfile_name(pg_switch_wal() - 1)")  # the last one written to
+    wait_until(lambda: db.one("select last_archived_wal >= '" + segment + "' from pg_stat_archiver"), 60, "archived")
     first.stop()
     first.write(f"{backup}/recovery.signal", b"")
     restored = own_postgres(

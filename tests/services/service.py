@@ -131,6 +131,8 @@ def starting(folder, watched):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield
+        # It stands. A signal from here on would leave it behind with nobody told where; so the script ends as if it had come later.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except BaseException:
         if new:
             end_marked(folder)
