@@ -16,6 +16,7 @@ struct tail {
     const char *pipeline;
     const char *type;
     bool json, payload;
+    uint64_t from;    /* where to begin */
     uint64_t after;   /* last number seen */
     uint64_t in_page; /* events that the last look brought */
     int64_t left;     /* still to be shown */
@@ -51,15 +52,18 @@ static int follow(struct ob_cli *cli, const struct ob_cli_pipe *pipe, struct tai
 {
     struct ob_err err = {0};
     int64_t end_ms = ob_clock_mono_ms(&ob_clock_system) + ob_cli_int(cli, "seconds", 0) * 1000;
-    bool ends = ob_cli_flag(cli, "seconds");
+    bool ends = ob_cli_flag(cli, "seconds"), begins = pipe->ops->tail;
     while (t->left > 0 && t->code == OB_EXIT_OK) {
         /* From the very start a limit would mean the newest ones: show_event() stops instead. */
         struct ob_filter f = {.after = t->after, .limit = t->after ? PAGE : 0};
         t->in_page = 0;
-        enum ob_status st = pipe->ops->events(pipe->admin, &f, t->payload, show_event, t, &err);
+        enum ob_status st =
+            pipe->ops->tail ? pipe->ops->tail(pipe->admin, t->from, t->payload, show_event, t, &err)
+                            : pipe->ops->events(pipe->admin, &f, t->payload, show_event, t, &err);
         /* A writer that holds the lock is no reason to stop following. */
-        if (st != OB_OK && ob_cli_exit_of(st) != OB_EXIT_TEMPORARY)
+        if (st != OB_OK && (begins || ob_cli_exit_of(st) != OB_EXIT_TEMPORARY))
             return ob_cli_fail_err(cli, t->pipeline, &err);
+        begins = false;
         if (fflush(cli->out) != 0)
             return OB_EXIT_FAILURE;
         if (ends && ob_clock_mono_ms(&ob_clock_system) >= end_ms)
@@ -83,11 +87,13 @@ static int tail(struct ob_cli *cli, const struct ob_cli_pipe *pipe, void *user)
                      .left = ob_cli_int(cli, "limit", INT64_MAX)};
     if (!from || strcmp(from, "now") == 0) {
         struct ob_filter newest = {.limit = 1};
-        if (pipe->ops->events(pipe->admin, &newest, false, note_number, &t.after, &err) != OB_OK)
+        t.from = OB_TAIL_NOW;
+        if (!pipe->ops->tail &&
+            pipe->ops->events(pipe->admin, &newest, false, note_number, &t.after, &err) != OB_OK)
             return ob_cli_fail_err(cli, t.pipeline, &err);
     } else if (strcmp(from, "start") != 0) {
         char *end;
-        t.after = strtoull(from, &end, 10);
+        t.from = t.after = strtoull(from, &end, 10);
         if (*from < '0' || *from > '9' || *end)
             return ob_cli_fail(cli, OB_EXIT_USAGE, "--from: '%s' is not now, start or a number",
                                from);
@@ -105,7 +111,8 @@ const struct ob_cmd ob_cmd_tail = {
     .name = "tail",
     .summary = "Follow new events as they are committed",
     .about = "Shows events as they appear at the source, until Ctrl-C, --limit or --seconds. It "
-             "reads beside the relay and moves no cursor.",
+             "reads beside the relay and moves no cursor. In PostgreSQL one that is committed late "
+             "is shown when it is there, behind higher numbers.",
     .opts =
         (const struct ob_cli_opt[]){
             {"from", 'f', OB_CLI_STR, "WHERE", NULL, 0, 0, "now",

@@ -51,6 +51,8 @@ typedef bool ob_event_fn(void *user, const struct ob_event *event, const char *s
 
 enum ob_dead_action { OB_DEAD_RETRY, OB_DEAD_DISCARD };
 
+#define OB_TAIL_NOW UINT64_MAX
+
 struct ob_source_admin {
     enum ob_status (*open)(const char *pipeline, const void *conf, const struct ob_clock *clock,
                            struct ob_admin **out, struct ob_err *err);
@@ -75,6 +77,12 @@ struct ob_source_admin {
     /* Newest numbers last; state: pending, published, parked, dead, discarded. */
     enum ob_status (*events)(struct ob_admin *a, const struct ob_filter *f, bool payload,
                              ob_event_fn *fn, void *user, struct ob_err *err);
+    /* Events that came to be seen since the last call on this handle, each once, those that were
+     * committed late too; the first call begins at the number `from`, or with what comes. It goes
+     * on behind the one at which fn returned false. OB_REJECT: this pipeline cannot be followed.
+     * NULL: numbers rise as events come to be seen, so events() with `after` does it. */
+    enum ob_status (*tail)(struct ob_admin *a, uint64_t from, bool payload, ob_event_fn *fn,
+                           void *user, struct ob_err *err);
     enum ob_status (*dead_list)(struct ob_admin *a, const struct ob_filter *f, bool full,
                                 ob_dead_fn *fn, void *user, struct ob_err *err);
     /* Counts first, acts only if !dry. Retried ones keep their order within a key. One transaction.

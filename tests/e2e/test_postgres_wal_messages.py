@@ -100,7 +100,10 @@ def test_parked_messages_keep_all_of_the_event(outbox, db):
     (dead,) = wait_until(lambda: outbox.json("dead", "list", "--json"), 10, "dead")
     assert "control character" in dead["error"]
     wait_until(lambda: outbox.json("status", "--json")[0]["parked"] == 4, 20, "they wait")
-    assert {e["state"] for e in outbox.json("events", "--json")} == {"dead", "parked"}
+    events = outbox.json("events", "--json", "--payload")
+    assert {e["state"] for e in events} == {"dead", "parked"}
+    assert outbox.json("events", "--json", "--payload", "--limit", "2") == events[-2:], "the newest"
+    assert outbox.json("events", "--json", "--payload", "--limit", "2", "--type", "y") == []
     relay.kill()
     relay = outbox.start("run")
     outbox.run("dead", "discard", dead["id"], "--yes")

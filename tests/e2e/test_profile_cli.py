@@ -123,6 +123,32 @@ def test_every_command_works(outbox, db, name):
     assert s["published"] >= 2 and relay.stop() == 0
 
 
+def test_a_table_without_state(outbox, db):
+    """debezium: the stream is all there is; events are those that wait or are dead, and nothing can be followed."""
+    p = Profile(outbox, db, "debezium", more="    on_dead: park")
+    outbox.run("init", "d.yaml", "--profile", "debezium", "--source", db.dsn, "--sink", "where:1234")
+    assert outbox.run("schema", "--profile", "debezium", "--print").out == (ROOT / "schema" / "profiles" / "debezium.sql").read_text()
+    assert "its columns fit" in outbox.run("check", check=None).out
+    r = outbox.run("tail", "--from", "start", "--seconds", "0", check=1)
+    assert "cannot be followed" in r.err, r.err
+    relay = p.start()
+    wait_until(lambda: "wal.stream" in relay.err, 20, "the stream is read")
+    emit = ["emit", "--type", "t", "--aggregate-id", "7", "--payload", '{"n": 1}', "--aggregate-type"]
+    outbox.run(*emit, "order")
+    wait_until(lambda: len(p.lines()) == 1, 20, "delivered")
+    assert outbox.json("events", "--json") == []
+    for kind in ("bad\x01", "a", "b", "c"):  # no topic can be called so: dead, and the others of its key wait
+        outbox.run(*emit, kind)
+    wait_until(lambda: [e["state"] for e in outbox.json("events", "--json")] == ["dead", "parked", "parked", "parked"], 20)
+    assert [e["aggregate_type"] for e in outbox.json("events", "--json", "--limit", "2")] == ["b", "c"], "the newest"
+    outbox.run("pause")
+    wait_until(lambda: outbox.json("status", "--json")[0]["state"] == "paused", 20)
+    outbox.run("resume")
+    outbox.run("dead", "discard", "--all", "--yes")
+    wait_until(lambda: len(p.lines()) == 4, 20, "released")
+    assert relay.stop() == 0
+
+
 def test_check_advises_the_index_and_sees_row_level_security(outbox, db):
     ddl = (ROOT / "schema" / "profiles" / "orion.sql").read_text()
     p = Profile(outbox, db, "orion", ddl="\n".join(line for line in ddl.splitlines() if "idx_outbox_relay" not in line))

@@ -16,6 +16,7 @@ static void admin_close(struct ob_admin *a)
         return;
     ob_pg_close(&a->db);
     ob_pg_map_close(a->map);
+    ob_pg_tail_free(a->tail);
     ob_buf_clear(&a->sql);
     for (size_t i = 0; i < PG_FILTER_MAX; i++)
         ob_buf_clear(&a->text[i]);
@@ -160,6 +161,7 @@ const struct ob_source_admin ob_pg_admin = {
     .check = ob_pg_check,
     .emit = ob_pg_admin_emit,
     .events = ob_pg_events,
+    .tail = ob_pg_tail,
     .dead_list = ob_pg_dead_list,
     .dead_do = ob_pg_dead_do,
     .dlt_done = ob_pg_dlt_done,

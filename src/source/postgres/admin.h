@@ -13,6 +13,7 @@ struct ob_admin {
     char *pipeline;
     const struct ob_clock *clock;
     struct pg_session db;
+    struct pg_tail *tail;                   /* admin_tail.c */
     struct pg_map *map;                     /* of a mapped table, once it was looked at */
     struct ob_buf sql, text[PG_FILTER_MAX]; /* one statement and its texts */
 };
@@ -22,6 +23,22 @@ struct pg_where {
     struct pg_param p[PG_MAX_PARAMS];
     char numbers[PG_MAX_PARAMS][24];
     size_t n, n_text;
+};
+
+/* Who is shown events; more turns false when fn does. */
+struct pg_show {
+    bool payload;
+    ob_event_fn *fn;
+    void *user;
+    bool more;
+};
+
+/* Which events of the native table. */
+struct pg_span {
+    int64_t after;
+    const char *numbers; /* only these, an array; NULL: all */
+    const char *visible; /* only what this snapshot shows; NULL: all */
+    const struct ob_filter *filter;
 };
 
 /* Connected, whatever is there. */
@@ -40,6 +57,15 @@ void ob_pg_where_glob(struct ob_admin *a, struct pg_where *w, const char *expres
 
 enum ob_status ob_pg_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
                             ob_event_fn *fn, void *user, struct ob_err *err);
+/* Shows a page in the order of numbers; *after moves with each that was shown. *n (or NULL): how
+ * many there were. */
+enum ob_status ob_pg_events_page(struct ob_admin *a, const struct pg_span *span, int64_t limit,
+                                 struct pg_show *show, int64_t *after, int *n,
+                                 struct ob_err *err) OB_MUST_CHECK;
+/* admin_tail.c */
+enum ob_status ob_pg_tail(struct ob_admin *a, uint64_t from, bool payload, ob_event_fn *fn,
+                          void *user, struct ob_err *err);
+void ob_pg_tail_free(struct pg_tail *t);
 enum ob_status ob_pg_dead_list(struct ob_admin *a, const struct ob_filter *f, bool full,
                                ob_dead_fn *fn, void *user, struct ob_err *err);
 enum ob_status ob_pg_dead_do(struct ob_admin *a, enum ob_dead_action action,
@@ -58,6 +84,15 @@ enum ob_status ob_pg_admin_status(struct ob_admin *a, struct ob_shard_status *ou
 bool ob_pg_admin_mapped(const struct ob_admin *a);
 enum ob_status ob_pg_map_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
                                 ob_event_fn *fn, void *user, struct ob_err *err);
+/* For admin_tail.c. Rows of id and number, in binary: the newest; or a page of those from number
+ * `floor` on, behind the id in `last` unless that is empty. OB_REJECT: rows have no number. */
+enum ob_status ob_pg_map_newest(struct ob_admin *a, int64_t limit, PGresult **out,
+                                struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_map_numbers(struct ob_admin *a, int64_t floor, struct ob_buf *last,
+                                 int64_t limit, PGresult **out, struct ob_err *err) OB_MUST_CHECK;
+/* Shows the events of these ids (an array), in the table's order. */
+enum ob_status ob_pg_map_show(struct ob_admin *a, const char *ids, struct pg_show *show,
+                              struct ob_err *err) OB_MUST_CHECK;
 /* One event by its id, in the arena; *found: it is there. */
 enum ob_status ob_pg_map_whole(struct ob_admin *a, struct ob_str ref, struct ob_arena *arena,
                                struct ob_event *ev, bool *found, struct ob_err *err);

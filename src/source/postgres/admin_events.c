@@ -28,8 +28,8 @@ static enum ob_status find_newest(struct ob_admin *a, const struct ob_filter *f,
     return st;
 }
 
-static enum ob_status read_page(struct ob_admin *a, const struct ob_filter *f, bool payload,
-                                int64_t after, int64_t limit, PGresult **out, struct ob_err *err)
+static enum ob_status read_page(struct ob_admin *a, const struct pg_span *span, bool payload,
+                                int64_t limit, PGresult **out, struct ob_err *err)
 {
     struct pg_where w = {0};
     size_t pipeline = ob_pg_where_text(&w, a->pipeline);
@@ -44,15 +44,21 @@ static enum ob_status read_page(struct ob_admin *a, const struct ob_filter *f, b
         "left join lateral (select state from outbox.dead where pipeline = $%zu and seq = e.seq "
         "order by n desc limit 1) d on true where e.seq > $%zu::bigint",
         payload ? PG_EVENT_COLUMNS : PG_EVENT_BARE, pipeline, pipeline, pipeline, pipeline,
-        ob_pg_where_num(&w, after));
-    ob_pg_where_filter(a, &w, f, "e", KEY, "e.created_at");
+        ob_pg_where_num(&w, span->after));
+    if (span->numbers)
+        ob_buf_printf(&a->sql, " and e.seq = any ($%zu::bigint[])",
+                      ob_pg_where_text(&w, span->numbers));
+    if (span->visible)
+        ob_buf_printf(&a->sql, " and pg_visible_in_snapshot(e.xid, $%zu::pg_snapshot)",
+                      ob_pg_where_text(&w, span->visible));
+    if (span->filter)
+        ob_pg_where_filter(a, &w, span->filter, "e", KEY, "e.created_at");
     ob_buf_printf(&a->sql, " order by e.seq limit $%zu::bigint", ob_pg_where_num(&w, limit));
     return ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, out, err);
 }
 
-static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, bool payload,
-                           struct ob_arena *arena, ob_event_fn *fn, void *user, bool *more,
-                           struct ob_err *err)
+static enum ob_status show_row(struct ob_admin *a, const PGresult *res, int row,
+                               struct ob_arena *arena, struct pg_show *show, struct ob_err *err)
 {
     struct ob_event ev;
     char state[16];
@@ -61,45 +67,51 @@ static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, boo
     ob_arena_reset(arena);
     if (!ob_pg_event(res, row, 0, arena, &ev))
         return ob_err_set(err, OB_DOWN, "no memory");
-    if (payload && ob_pg_event_big(res, row, 0))
+    if (show->payload && ob_pg_event_big(res, row, 0))
         st = ob_pg_event_fetch(&a->db, (int64_t)ev.seq, arena, &ev, err);
     ev.ref = ev.seq;
     snprintf(state, sizeof(state), "%.*s", OB_STR_ARG(s));
     if (st == OB_OK)
-        *more = fn(user, &ev, state);
+        show->more = show->fn(show->user, &ev, state);
     return st == OB_AGAIN ? OB_OK : st; /* retired meanwhile */
+}
+
+enum ob_status ob_pg_events_page(struct ob_admin *a, const struct pg_span *span, int64_t limit,
+                                 struct pg_show *show, int64_t *after, int *n, struct ob_err *err)
+{
+    struct ob_arena *arena = ob_arena_new(4096, 0);
+    PGresult *res = NULL;
+    enum ob_status st = arena ? read_page(a, span, show->payload, limit, &res, err)
+                              : ob_err_set(err, OB_DOWN, "no memory");
+    int rows = st == OB_OK ? PQntuples(res) : 0;
+    for (int i = 0; i < rows && st == OB_OK && show->more; i++) {
+        st = show_row(a, res, i, arena, show, err);
+        if (st == OB_OK)
+            *after = ob_pg_i64(res, i, 0);
+    }
+    if (n)
+        *n = rows;
+    PQclear(res);
+    ob_arena_unref(arena);
+    return st;
 }
 
 enum ob_status ob_pg_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
                             ob_event_fn *fn, void *user, struct ob_err *err)
 {
-    bool mapped = ob_pg_admin_mapped(a);
-    if (mapped || ob_pg_admin_stream(a)) {
-        enum ob_status ready = ob_pg_admin_need(a, err);
-        if (ready != OB_OK)
-            return ready;
-        return mapped ? ob_pg_map_events(a, f, payload, fn, user, err)
-                      : ob_pg_stream_events(a, f, payload, fn, user, err);
-    }
-    struct ob_arena *arena = ob_arena_new(4096, 0);
+    struct pg_show show = {payload, fn, user, true};
     int64_t after = (int64_t)f->after, left = f->limit ? (int64_t)f->limit : INT64_MAX;
-    enum ob_status st = arena ? ob_pg_admin_need(a, err) : ob_err_set(err, OB_DOWN, "no memory");
-    bool more = true;
-    if (st == OB_OK && f->limit && !f->after) /* no place to go on from: the newest ones */
+    enum ob_status st = ob_pg_admin_need(a, err);
+    if (st != OB_OK)
+        return st;
+    if (ob_pg_admin_mapped(a))
+        return ob_pg_map_events(a, f, payload, fn, user, err);
+    if (ob_pg_admin_stream(a))
+        return ob_pg_stream_events(a, f, payload, fn, user, err);
+    if (f->limit && !f->after) /* no place to go on from: the newest ones */
         st = find_newest(a, f, &after, err);
-    while (st == OB_OK && more && left > 0) {
-        PGresult *res = NULL;
-        int64_t page = left < PAGE ? left : PAGE;
-        st = read_page(a, f, payload, after, page, &res, err);
-        int rows = st == OB_OK ? PQntuples(res) : 0;
-        for (int i = 0; i < rows && st == OB_OK && more; i++)
-            st = show(a, res, i, payload, arena, fn, user, &more, err);
-        if (rows > 0)
-            after = ob_pg_i64(res, rows - 1, 0);
-        left -= rows;
-        more = more && rows == page;
-        PQclear(res);
-    }
-    ob_arena_unref(arena);
+    for (int n = PAGE; st == OB_OK && show.more && left > 0 && n == PAGE; left -= n)
+        st = ob_pg_events_page(a, &(struct pg_span){.after = after, .filter = f},
+                               left < PAGE ? left : PAGE, &show, &after, &n, err);
     return st;
 }

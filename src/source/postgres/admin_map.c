@@ -133,9 +133,8 @@ static enum ob_status big_payload(struct ob_admin *a, struct ob_arena *arena, st
     return st;
 }
 
-static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, bool payload,
-                           struct ob_arena *arena, ob_event_fn *fn, void *user, bool *more,
-                           struct ob_err *err)
+static enum ob_status show_row(struct ob_admin *a, const PGresult *res, int row,
+                               struct ob_arena *arena, struct pg_show *show, struct ob_err *err)
 {
     struct ob_event ev;
     char state[16];
@@ -144,7 +143,7 @@ static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, boo
     ob_arena_reset(arena);
     if (!ob_pg_map_event(a->map, res, row, arena, &ev))
         return ob_err_set(err, OB_DOWN, "no memory");
-    if (payload && ob_pg_map_event_big(res, row))
+    if (show->payload && ob_pg_map_event_big(res, row))
         st = big_payload(a, arena, &ev, err);
     ev.ref = ob_pg_null(res, row, AT_NUMBER(a->map))
                  ? 0
@@ -152,37 +151,109 @@ static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, boo
     ev.seq = ev.ref;
     snprintf(state, sizeof(state), "%.*s", OB_STR_ARG(s));
     if (st == OB_OK)
-        *more = fn(user, &ev, state);
+        show->more = show->fn(show->user, &ev, state);
+    return st;
+}
+
+static enum ob_status show_rows(struct ob_admin *a, const PGresult *res, struct pg_show *show,
+                                struct ob_err *err)
+{
+    struct ob_arena *arena = ob_arena_new(4096, 0);
+    enum ob_status st = arena ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+    for (int i = 0; i < PQntuples(res) && st == OB_OK && show->more; i++)
+        st = show_row(a, res, i, arena, show, err);
+    ob_arena_unref(arena);
     return st;
 }
 
 enum ob_status ob_pg_map_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
                                 ob_event_fn *fn, void *user, struct ob_err *err)
 {
-    struct ob_arena *arena = ob_arena_new(4096, 0);
+    struct pg_show show = {payload, fn, user, true};
     struct ob_buf last;
     int64_t left = f->limit ? (int64_t)f->limit : INT64_MAX;
-    enum ob_status st = arena ? need_map(a, err) : ob_err_set(err, OB_DOWN, "no memory");
-    bool more = true;
+    enum ob_status st = need_map(a, err);
     ob_buf_init(&last, 1 << 20);
     if (st == OB_OK && f->limit && !f->after)
         st = find_newest(a, f, &last, err);
-    while (st == OB_OK && more && left > 0) {
+    while (st == OB_OK && show.more && left > 0) {
         PGresult *res = NULL;
         int64_t page = left < PAGE ? left : PAGE;
         st = read_page(a, f, &last, page, &res, err);
         int rows = st == OB_OK ? PQntuples(res) : 0;
-        for (int i = 0; i < rows && st == OB_OK && more; i++)
-            st = show(a, res, i, payload, arena, fn, user, &more, err);
+        if (rows > 0)
+            st = show_rows(a, res, &show, err);
         ob_buf_reset(&last);
         if (rows > 0)
             ob_buf_str(&last, ob_pg_str(res, rows - 1, PG_F_ID));
         left -= rows;
-        more = more && rows == page;
+        show.more = show.more && rows == page;
         PQclear(res);
     }
     ob_buf_clear(&last);
-    ob_arena_unref(arena);
+    return st;
+}
+
+/* ---- following ---- */
+
+static enum ob_status need_number(struct ob_admin *a, struct ob_err *err)
+{
+    enum ob_status st = need_map(a, err);
+    if (st == OB_OK && !a->map->col[OB_MAP_CREATED] &&
+        !(a->map->col[OB_MAP_ORDER] && a->map->col[OB_MAP_ORDER]->kind == PG_KIND_INT))
+        return ob_err_set(err, OB_REJECT,
+                          "rows of %s have neither a number nor a time, so nobody knows which are "
+                          "new: see mapping.order and mapping.created",
+                          a->map->table);
+    return st;
+}
+
+enum ob_status ob_pg_map_newest(struct ob_admin *a, int64_t limit, PGresult **out,
+                                struct ob_err *err)
+{
+    struct pg_where w = {0};
+    enum ob_status st = need_number(a, err);
+    if (st != OB_OK)
+        return st;
+    ob_buf_reset(&a->sql);
+    ob_buf_printf(&a->sql, "select t.%s::text, %s from %s t order by %s limit $%zu::bigint",
+                  a->map->col[OB_MAP_ID]->ident, a->map->number, a->map->table, a->map->order_desc,
+                  ob_pg_where_num(&w, limit));
+    return ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, out, err);
+}
+
+enum ob_status ob_pg_map_numbers(struct ob_admin *a, int64_t floor, struct ob_buf *last,
+                                 int64_t limit, PGresult **out, struct ob_err *err)
+{
+    struct pg_where w = {0};
+    enum ob_status st = need_number(a, err);
+    if (st != OB_OK)
+        return st;
+    ob_buf_reset(&a->sql);
+    ob_buf_printf(&a->sql, "select t.%s::text, %s from %s t where %s >= $%zu::bigint",
+                  a->map->col[OB_MAP_ID]->ident, a->map->number, a->map->table, a->map->number,
+                  ob_pg_where_num(&w, floor));
+    if (last->n > 0)
+        behind(a, &w, ob_buf_z(last));
+    ob_buf_printf(&a->sql, " order by %s limit $%zu::bigint", a->map->order,
+                  ob_pg_where_num(&w, limit));
+    return ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, out, err);
+}
+
+enum ob_status ob_pg_map_show(struct ob_admin *a, const char *ids, struct pg_show *show,
+                              struct ob_err *err)
+{
+    struct pg_where w = {0};
+    PGresult *res = NULL;
+    ob_buf_reset(&a->sql);
+    ob_buf_c(&a->sql, a->map->sql[PG_MAP_LIST]);
+    ob_buf_printf(&a->sql, " and t.%s = any ($%zu::text[]::%s[]) order by %s",
+                  a->map->col[OB_MAP_ID]->ident, ob_pg_where_text(&w, ids),
+                  a->map->col[OB_MAP_ID]->type, a->map->order);
+    enum ob_status st = ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, &res, err);
+    if (st == OB_OK)
+        st = show_rows(a, res, show, err);
+    PQclear(res);
     return st;
 }
 

@@ -28,53 +28,66 @@ static bool fits(const struct ob_filter *f, const struct ob_event *ev)
            (!f->until_us || ev->created_us < f->until_us);
 }
 
-static enum ob_status show(const struct ob_filter *f, const PGresult *res, int row, bool payload,
-                           struct ob_arena *arena, ob_event_fn *fn, void *user, size_t *left,
-                           struct ob_err *err)
+/* What waits and what is dead have their numbers from one counter. */
+#define EVENTS(compare, order)                                                                     \
+    "select n, event::text, payload, 'parked' from outbox.parked where pipeline = $1 and "         \
+    "n " compare                                                                                   \
+    " $2::bigint and event is not null union all select n, event::text, payload, state "           \
+    "from outbox.dead where pipeline = $1 and n " compare " $2::bigint and event is not null and " \
+    "state in ('dead', 'discarded') order by 1 " order " limit " PAGE
+
+/* Each that fits the filter, upwards from behind `from` or down from below it; at most
+ * the filter's limit. */
+static enum ob_status walk(struct ob_admin *a, const struct ob_filter *f, bool down, int64_t from,
+                           bool payload, ob_event_fn *fn, void *user, struct ob_err *err)
 {
-    struct ob_event ev;
-    char state[16];
-    struct ob_str s = ob_pg_str(res, row, 3);
-    ob_arena_reset(arena);
-    snprintf(state, sizeof(state), "%.*s", OB_STR_ARG(s));
-    enum ob_status st = ob_pg_whole_unpack(ob_pg_str(res, row, 1),
-                                           payload ? ob_pg_str(res, row, 2) : (struct ob_str){0},
-                                           ob_pg_null(res, row, 2), arena, &ev, err);
-    if (st != OB_OK || !fits(f, &ev))
-        return st;
-    ev.ref = (uint64_t)ob_pg_i64(res, row, 0);
-    *left = fn(user, &ev, state) ? *left - 1 : 0;
-    return OB_OK;
+    struct ob_arena *arena = ob_arena_new(4096, 0);
+    size_t left = f->limit ? f->limit : SIZE_MAX;
+    int rows = 1;
+    enum ob_status st = arena ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+    while (st == OB_OK && left > 0 && rows > 0) {
+        char at[24];
+        PGresult *res = NULL;
+        snprintf(at, sizeof(at), "%lld", (long long)from);
+        const struct pg_param p[] = {PG_TEXT(a->pipeline), PG_TEXT(at)};
+        st = ob_pg_query(&a->db, down ? EVENTS("<", "desc") : EVENTS(">", ""), p, 2, true, &res,
+                         err);
+        rows = st == OB_OK ? PQntuples(res) : 0;
+        for (int i = 0; i < rows && st == OB_OK && left > 0; i++) {
+            struct ob_event ev;
+            char state[16];
+            struct ob_str s = ob_pg_str(res, i, 3);
+            ob_arena_reset(arena);
+            snprintf(state, sizeof(state), "%.*s", OB_STR_ARG(s));
+            st = ob_pg_whole_unpack(ob_pg_str(res, i, 1),
+                                    payload ? ob_pg_str(res, i, 2) : (struct ob_str){0},
+                                    ob_pg_null(res, i, 2), arena, &ev, err);
+            from = ob_pg_i64(res, i, 0);
+            ev.ref = (uint64_t)from;
+            if (st == OB_OK && fits(f, &ev))
+                left = fn(user, &ev, state) ? left - 1 : 0;
+        }
+        PQclear(res);
+    }
+    ob_arena_unref(arena);
+    return st;
+}
+
+static bool note_lowest(void *user, const struct ob_event *ev, const char *state)
+{
+    (void)state;
+    *(int64_t *)user = (int64_t)ev->ref - 1;
+    return true;
 }
 
 enum ob_status ob_pg_stream_events(struct ob_admin *a, const struct ob_filter *f, bool payload,
                                    ob_event_fn *fn, void *user, struct ob_err *err)
 {
-    struct ob_arena *arena = ob_arena_new(4096, 0);
-    char after[24];
-    size_t left = f->limit ? f->limit : SIZE_MAX;
-    int rows = 1;
-    enum ob_status st = arena ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
-    snprintf(after, sizeof(after), "%lld", (long long)f->after);
-    while (st == OB_OK && left > 0 && rows > 0) {
-        PGresult *res = NULL;
-        const struct pg_param p[] = {PG_TEXT(a->pipeline), PG_TEXT(after)};
-        st = ob_pg_query(&a->db,
-                         "select n, event::text, payload, 'parked' from outbox.parked where "
-                         "pipeline = $1 and n > $2::bigint and event is not null union all select "
-                         "n, event::text, payload, state from outbox.dead where pipeline = $1 and "
-                         "n > $2::bigint and event is not null and state in ('dead', 'discarded') "
-                         "order by 1 limit " PAGE,
-                         p, 2, true, &res, err);
-        rows = st == OB_OK ? PQntuples(res) : 0;
-        for (int i = 0; i < rows && st == OB_OK && left > 0; i++)
-            st = show(f, res, i, payload, arena, fn, user, &left, err);
-        if (rows > 0)
-            snprintf(after, sizeof(after), "%lld", (long long)ob_pg_i64(res, rows - 1, 0));
-        PQclear(res);
-    }
-    ob_arena_unref(arena);
-    return st;
+    int64_t after = (int64_t)f->after;
+    enum ob_status st = OB_OK;
+    if (f->limit && !f->after) /* no place to go on from: the newest ones */
+        st = walk(a, f, true, INT64_MAX, false, note_lowest, &after, err);
+    return st == OB_OK ? walk(a, f, false, after, payload, fn, user, err) : st;
 }
 
 static void text(struct ob_json *j, const char *name, struct ob_str s)
