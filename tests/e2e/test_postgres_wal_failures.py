@@ -408,14 +408,14 @@ def test_a_large_transaction(outbox, db):
 
     wait_until(lambda: out.exists() and lines() > rows // 3, 600, "the first third", every=0.2)
     if SLOW == 1:
-        assert peak_mb(relay.pid) < 48, "less than the transaction has"
+        assert peak_mb(relay.pid) < 32, "less than the transaction has"
     relay.kill()
     killed_at = lines()
     relay = outbox.start("run")
     wait_until(lambda: db.one("select rows_done = 0 and confirmed_flush_lsn is not null and active from outbox.cursor, "
                               "pg_replication_slots where slot_name = %s", slot_of(db)) and lines() >= rows, 600, "all there", every=0.2)
     if SLOW == 1:
-        assert peak_mb(relay.pid) < 48, "less than the transaction has"
+        assert peak_mb(relay.pid) < 32, "less than the transaction has"
     assert relay.stop() == 0
     seen = {}
     count = 0
