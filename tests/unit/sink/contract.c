@@ -1,25 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contract - what sink.h promises, tested alike for every sink. */
-#include "contract.h"
+#include "contract_cases.h"
+#include "proxy.h"
 
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-struct run {
-    const struct contract_sink *sink;
-    void *data, *conf;
-    struct watched w;
-    struct readback read;
-};
-
-static void open_sink(struct run *r)
+void contract_open(struct run *r)
 {
     watched_open(&r->w, r->sink->driver, r->conf);
 }
 
-/* Ends the sink while the messages still live, and checks what a stranger reads. */
-static void close_and_read(struct run *r)
+void contract_close_and_read(struct run *r)
 {
     r->w.driver->close(r->w.sink, 0);
     r->w.sink = NULL;
@@ -33,7 +26,7 @@ static void close_and_read(struct run *r)
     free(r->w.order);
 }
 
-static void all_delivered(const struct run *r)
+void contract_all_delivered(const struct run *r)
 {
     assert_int_equal(r->w.in_flight, 0);
     for (size_t i = 0; i < r->w.n_tokens; i++)
@@ -44,7 +37,7 @@ static void all_delivered(const struct run *r)
 
 static void accepted_is_not_delivered(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     uint64_t first = watched_add_many(&r->w, 10, 1);
     size_t taken = 0;
     while (taken < 10) { /* on_done() refuses a verdict outside poll() */
@@ -55,16 +48,16 @@ static void accepted_is_not_delivered(struct run *r)
     assert_int_equal(r->w.count[OB_V_DELIVERED] + r->w.in_flight, 10);
     assert_true(watched_until_idle(&r->w));
     assert_int_equal(r->w.count[OB_V_DELIVERED], 10);
-    all_delivered(r);
-    close_and_read(r);
+    contract_all_delivered(r);
+    contract_close_and_read(r);
 }
 
 static void one_verdict_each_in_order(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     uint64_t first = watched_add_many(&r->w, 5000, 7);
     assert_true(watched_deliver(&r->w, first, 5000));
-    all_delivered(r);
+    contract_all_delivered(r);
     assert_int_equal(r->w.n_order, 5000);
     uint64_t last[7] = {0};
     for (size_t i = 0; i < r->w.n_order && r->w.caps.ordered; i++) {
@@ -73,12 +66,12 @@ static void one_verdict_each_in_order(struct run *r)
         *before = r->w.order[i];
     }
     assert_int_not_equal(r->w.state, -1);
-    close_and_read(r);
+    contract_close_and_read(r);
 }
 
 static void bursts_beyond_the_window(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     size_t n = r->w.caps.max_in_flight * 2 + 17;
     uint64_t first = watched_add_many(&r->w, n, 5);
     size_t sent = 0;
@@ -92,14 +85,14 @@ static void bursts_beyond_the_window(struct run *r)
     }
     assert_true(watched_until_idle(&r->w));
     assert_int_equal(sent, n);
-    all_delivered(r);
-    close_and_read(r);
+    contract_all_delivered(r);
+    contract_close_and_read(r);
 }
 
 static void close_with_messages_in_flight(struct run *r)
 {
     for (int round = 0; round < 20; round++) {
-        open_sink(r);
+        contract_open(r);
         size_t n = 100 + (size_t)round * 150;
         uint64_t first = watched_add_many(&r->w, n, 3);
         size_t taken = watched_submit(&r->w, first, n, NULL);
@@ -110,17 +103,17 @@ static void close_with_messages_in_flight(struct run *r)
         /* Frees each message right after: whoever still looks is found by the sanitizer. */
         watched_close(&r->w, round % 4 == 3 ? 1000 : 0);
     }
-    open_sink(r); /* and the next owner finds everything usable */
+    contract_open(r); /* and the next owner finds everything usable */
     r->w.base = 1000000;
     uint64_t first = watched_add_many(&r->w, 50, 2);
     assert_true(watched_deliver(&r->w, first, 50));
-    all_delivered(r);
-    close_and_read(r);
+    contract_all_delivered(r);
+    contract_close_and_read(r);
 }
 
 static void oversize_is_rejected_alone(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     size_t limit = r->w.caps.max_bytes;
     size_t n = (limit ? limit : CONTRACT_MAX) + 1;
     char *big = malloc(n);
@@ -136,10 +129,10 @@ static void oversize_is_rejected_alone(struct run *r)
         assert_int_equal(r->w.tokens[t - 1].verdict,
                          t == oversize && limit ? OB_V_REJECT : OB_V_DELIVERED);
     assert_int_not_equal(r->w.state, -1);
-    close_and_read(r);
+    contract_close_and_read(r);
 }
 
-static void put(struct ob_str *at, struct ob_str s)
+void contract_put(struct ob_str *at, struct ob_str s)
 {
     free((void *)at->p);
     char *p = malloc(s.n ? s.n : 1);
@@ -175,27 +168,27 @@ static const struct {
 /* Names as hostile as they come: each has a verdict, and what is delivered is read back. */
 static void hostile_names(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     size_t n = sizeof(hostile) / sizeof(hostile[0]), m = sizeof(not_utf8) / sizeof(not_utf8[0]);
     for (size_t i = 0; i < n; i++) {
         struct message *msg = message_new(i, hostile[i].text, NULL);
-        put(&msg->msg.topic, hostile[i].text);
-        put(&msg->header[0].name, hostile[i].text);
-        put(&msg->header[0].value, hostile[i].text);
-        put(&msg->msg.content_type, hostile[i].text);
+        contract_put(&msg->msg.topic, hostile[i].text);
+        contract_put(&msg->header[0].name, hostile[i].text);
+        contract_put(&msg->header[0].value, hostile[i].text);
+        contract_put(&msg->msg.content_type, hostile[i].text);
         watched_add(&r->w, msg);
     }
     for (size_t i = 0; i < m; i++) { /* the key must survive, whatever it is */
         struct message *msg = message_new(n + i, not_utf8[i].text, NULL);
-        put(&msg->header[0].name, not_utf8[i].text);
-        put(&msg->header[0].value, not_utf8[i].text);
+        contract_put(&msg->header[0].name, not_utf8[i].text);
+        contract_put(&msg->header[0].value, not_utf8[i].text);
         watched_add(&r->w, msg);
     }
     char *kib64 = malloc(65536);
     assert_non_null(kib64);
     memset(kib64, '"', 65536);
     struct message *msg = message_new(n + m, (struct ob_str){kib64, 65536}, NULL);
-    put(&msg->msg.topic, (struct ob_str){kib64, 65536});
+    contract_put(&msg->msg.topic, (struct ob_str){kib64, 65536});
     watched_add(&r->w, msg);
     free(kib64);
     watched_add_many(&r->w, 3, 1); /* the neighbours are unharmed */
@@ -203,7 +196,7 @@ static void hostile_names(struct run *r)
     assert_int_not_equal(r->w.state, -1);
     for (uint64_t t = n + m + 2; t <= n + m + 4; t++)
         assert_int_equal(r->w.tokens[t - 1].verdict, OB_V_DELIVERED);
-    close_and_read(r);
+    contract_close_and_read(r);
     for (size_t i = 0; r->sink->read && i < n; i++) {
         char id[40];
         snprintf(id, sizeof(id), "id-%010zu", i);
@@ -239,13 +232,13 @@ static const struct {
 
 static void values_arrive_as_they_are(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     size_t n = sizeof(values) / sizeof(values[0]);
     for (size_t i = 0; i < n; i++)
         watched_add(&r->w, message_new(i, OB_STR("k"), &values[i].value));
     struct message *none = message_new(n, OB_STR("k"), NULL);
     none->msg.value_null = true;
-    put(&none->msg.value, OB_STR(""));
+    contract_put(&none->msg.value, OB_STR(""));
     watched_add(&r->w, none);
     /* As deep as the scanner goes, and one deeper than that together with the line. */
     char deep[1030];
@@ -257,14 +250,14 @@ static void values_arrive_as_they_are(struct run *r)
     }
     assert_true(watched_deliver(&r->w, 1, n + 4));
     /* "null" cannot be told from no value in a line: its bytes are compared here, not below. */
-    put(&r->w.tokens[5].m->msg.value, OB_STR(""));
-    all_delivered(r);
-    close_and_read(r);
+    contract_put(&r->w.tokens[5].m->msg.value, OB_STR(""));
+    contract_all_delivered(r);
+    contract_close_and_read(r);
 }
 
 static void sixteen_megabytes(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     for (int kind = 0; kind < 3; kind++) { /* JSON, text, bytes */
         char *big = malloc(CONTRACT_VALUE);
         assert_non_null(big);
@@ -281,13 +274,13 @@ static void sixteen_megabytes(struct run *r)
         watched_add_many(&r->w, 2, 1);
     }
     assert_true(watched_deliver(&r->w, 1, 9));
-    all_delivered(r);
-    close_and_read(r);
+    contract_all_delivered(r);
+    contract_close_and_read(r);
 }
 
 static void reset_gives_back(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     size_t n = r->w.caps.max_in_flight < 3000 ? r->w.caps.max_in_flight : 3000;
     uint64_t first = watched_add_many(&r->w, n, 4);
     for (int round = 0; round < 3; round++) {
@@ -312,14 +305,14 @@ static void reset_gives_back(struct run *r)
     }
     r->w.driver->reset(r->w.sink); /* with nothing in flight */
     assert_true(watched_deliver(&r->w, first, n));
-    all_delivered(r);
-    close_and_read(r);
+    contract_all_delivered(r);
+    contract_close_and_read(r);
 }
 
 /* A relay waits for the descriptor and wake_at and for nothing else. */
 static void waiting(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     uint64_t first = watched_add_many(&r->w, 300, 2);
     for (size_t i = 0; i < 300; i += 100) {
         assert_int_equal(watched_submit(&r->w, first + i, 100, NULL), 100);
@@ -331,13 +324,13 @@ static void waiting(struct run *r)
         assert_true(heard < 10);
         assert_false(watched_wait(&r->w, 20));
     }
-    all_delivered(r);
-    close_and_read(r);
+    contract_all_delivered(r);
+    contract_close_and_read(r);
 }
 
 static void up_is_said_at_the_start_and_after_a_reset(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     assert_true(watched_until_state(&r->w, 1));
     for (unsigned ups = 1; ups <= 3; ups++) {
         assert_int_equal(r->w.ups, ups);
@@ -350,12 +343,12 @@ static void up_is_said_at_the_start_and_after_a_reset(struct run *r)
         assert_true(watched_deliver(&r->w, first, 100));
     }
     assert_int_equal(r->w.downs, 0);
-    close_and_read(r);
+    contract_close_and_read(r);
 }
 
 static void submit_of_nothing(struct run *r)
 {
-    open_sink(r);
+    contract_open(r);
     size_t n = 0;
     struct ob_err err = {0};
     assert_int_equal(r->w.driver->submit(r->w.sink, NULL, NULL, &n, &err), OB_OK);
@@ -363,13 +356,10 @@ static void submit_of_nothing(struct run *r)
     r->w.in_poll = true;
     r->w.driver->poll(r->w.sink);
     r->w.in_poll = false;
-    close_and_read(r);
+    contract_close_and_read(r);
 }
 
-static const struct {
-    const char *name;
-    void (*fn)(struct run *r);
-} cases[] = {
+static const struct contract_case cases[] = {
     {"accepted is not delivered", accepted_is_not_delivered},
     {"one verdict each, in order of the key", one_verdict_each_in_order},
     {"bursts beyond the window", bursts_beyond_the_window},
@@ -388,7 +378,8 @@ static const struct {
 
 struct cell {
     const struct contract_sink *sink;
-    size_t at;
+    const struct contract_case *what;
+    bool outage;
     char name[128];
 };
 
@@ -400,34 +391,50 @@ static void run_cell(void **state)
     r.conf = calloc(1, cell->sink->driver->conf_size + 1);
     assert_non_null(r.conf);
     r.data = cell->sink->begin(r.conf, &why_not);
+    if (!why_not && cell->outage)
+        r.proxy = cell->sink->through(r.data, r.conf, &why_not);
     if (why_not) {
+        if (r.data)
+            cell->sink->end(r.data);
         free(r.conf);
         print_message("%s: skipped: %s\n", cell->name, why_not);
         skip();
     }
-    cases[cell->at].fn(&r);
+    cell->what->fn(&r);
     readback_free(&r.read);
     cell->sink->end(r.data);
     free(r.conf);
 }
 
+static size_t add(struct cell *cells, size_t n, const struct contract_sink *sink,
+                  const struct contract_case *what, bool outage)
+{
+    cells[n] = (struct cell){.sink = sink, .what = what, .outage = outage};
+    snprintf(cells[n].name, sizeof(cells[n].name), "%s: %s", sink->name, what->name);
+    return n + 1;
+}
+
 int contract_run(const struct contract_sink *const *sinks, size_t n)
 {
-    size_t n_cases = sizeof(cases) / sizeof(cases[0]);
-    struct cell *cells = calloc(n * n_cases, sizeof(*cells));
-    struct CMUnitTest *tests = calloc(n * n_cases, sizeof(*tests));
+    size_t n_cases = sizeof(cases) / sizeof(cases[0]), n_cells = 0, n_outages = 0;
+    while (contract_outages[n_outages].name)
+        n_outages++;
+    struct cell *cells = calloc(n * (n_cases + n_outages), sizeof(*cells));
+    struct CMUnitTest *tests = calloc(n * (n_cases + n_outages), sizeof(*tests));
     if (!cells || !tests) {
         free(cells);
         free(tests);
         return 1;
     }
-    for (size_t i = 0; i < n * n_cases; i++) {
-        cells[i] = (struct cell){.sink = sinks[i / n_cases], .at = i % n_cases};
-        snprintf(cells[i].name, sizeof(cells[i].name), "%s: %s", cells[i].sink->name,
-                 cases[cells[i].at].name);
-        tests[i] = (struct CMUnitTest){cells[i].name, run_cell, NULL, NULL, &cells[i]};
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < n_cases; k++)
+            n_cells = add(cells, n_cells, sinks[i], &cases[k], false);
+        for (size_t k = 0; k < n_outages && sinks[i]->through; k++)
+            n_cells = add(cells, n_cells, sinks[i], &contract_outages[k], true);
     }
-    int failed = _cmocka_run_group_tests("contract", tests, n * n_cases, NULL, NULL);
+    for (size_t i = 0; i < n_cells; i++)
+        tests[i] = (struct CMUnitTest){cells[i].name, run_cell, NULL, NULL, &cells[i]};
+    int failed = _cmocka_run_group_tests("contract", tests, n_cells, NULL, NULL);
     free(tests);
     free(cells);
     return failed;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contract_nats_test - the NATS sink keeps the contract on a real server. */
 #include "contract.h"
+#include "proxy.h"
 #include "sink/nats/nats.h"
 
 #include <stdio.h>
@@ -9,7 +10,8 @@
 
 static struct {
     bool tried;
-    char url[64], port[16], skipped[256];
+    char url[64], through[64], port[16], skipped[256];
+    struct proxy *proxy;
 } server;
 
 static void run_reader(const char *what)
@@ -71,9 +73,9 @@ static void *chain_begin(void *conf, const char **skip)
 {
     struct ob_sink_nats_conf *c = conf;
     void *data = nats_begin(conf, skip);
-    static const char *keys[] = {"orders"}, *values[] = {"ORDERS"};
+    static const char *keys[] = {"orders", "elsewhere"}, *values[] = {"ORDERS", "ELSEWHERE"};
     c->single_writer = true;
-    c->stream_prefixes = (struct ob_opt_map){.keys = keys, .values = values, .n = 1};
+    c->stream_prefixes = (struct ob_opt_map){.keys = keys, .values = values, .n = 2};
     return data;
 }
 
@@ -88,12 +90,43 @@ static void nats_read(void *data, struct readback *out)
 static void nats_end(void *data)
 {
     (void)data;
+    proxy_free(server.proxy);
+    server.proxy = NULL;
 }
 
-static const struct contract_sink nats_sink = {"nats", &ob_sink_nats, nats_begin, nats_read,
-                                               nats_end};
-static const struct contract_sink nats_chain = {"nats, single writer", &ob_sink_nats, chain_begin,
-                                                nats_read, nats_end};
+static struct proxy *nats_through(void *data, void *conf, const char **skip)
+{
+    struct ob_sink_nats_conf *c = conf;
+    (void)data;
+    (void)skip;
+    server.proxy = proxy_new();
+    proxy_aim(server.proxy, atoi(server.port));
+    snprintf(server.through, sizeof(server.through), "nats://127.0.0.1:%d",
+             proxy_port(server.proxy));
+    c->url = server.through;
+    return server.proxy;
+}
+
+static void nats_aim(void *data, struct message *m)
+{
+    (void)data;
+    contract_put(&m->msg.topic, OB_STR("elsewhere"));
+    contract_put(&m->msg.destination, OB_STR("elsewhere"));
+    m->msg.dest_hash = 2;
+}
+
+static void nats_make(void *data)
+{
+    (void)data;
+    run_reader("elsewhere");
+}
+
+#define NATS(name, begin)                                                                          \
+    {                                                                                              \
+        name, &ob_sink_nats, begin, nats_read, nats_end, nats_through, nats_aim, nats_make         \
+    }
+static const struct contract_sink nats_sink = NATS("nats", nats_begin);
+static const struct contract_sink nats_chain = NATS("nats, single writer", chain_begin);
 
 int main(void)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contract_rabbitmq_test - the RabbitMQ sink keeps the contract on a real server. */
 #include "contract.h"
+#include "proxy.h"
 #include "sink/rabbitmq/rabbit.h"
 
 #include <stdio.h>
@@ -9,7 +10,8 @@
 
 static struct {
     bool tried;
-    char url[64], port[16], skipped[256];
+    char url[64], through[64], port[16], skipped[256];
+    struct proxy *proxy;
 } server;
 
 static void run_reader(const char *what)
@@ -78,10 +80,40 @@ static void rabbit_read(void *data, struct readback *out)
 static void rabbit_end(void *data)
 {
     (void)data;
+    proxy_free(server.proxy);
+    server.proxy = NULL;
 }
 
-static const struct contract_sink rabbit_sink = {"rabbitmq", &ob_sink_rabbitmq, rabbit_begin,
-                                                 rabbit_read, rabbit_end};
+static struct proxy *rabbit_through(void *data, void *conf, const char **skip)
+{
+    struct ob_sink_rabbit_conf *c = conf;
+    (void)data;
+    (void)skip;
+    server.proxy = proxy_new();
+    proxy_aim(server.proxy, atoi(server.port));
+    snprintf(server.through, sizeof(server.through), "amqp://guest:guest@127.0.0.1:%d/",
+             proxy_port(server.proxy));
+    c->url = server.through;
+    return server.proxy;
+}
+
+static void rabbit_aim(void *data, struct message *m)
+{
+    (void)data;
+    m->msg.stream = OB_STR("elsewhere.ex");
+    contract_put(&m->msg.destination, OB_STR("elsewhere.ex/orders"));
+    m->msg.dest_hash = 2;
+}
+
+static void rabbit_make(void *data)
+{
+    (void)data;
+    run_reader("elsewhere");
+}
+
+static const struct contract_sink rabbit_sink = {"rabbitmq",  &ob_sink_rabbitmq, rabbit_begin,
+                                                 rabbit_read, rabbit_end,        rabbit_through,
+                                                 rabbit_aim,  rabbit_make};
 
 int main(void)
 {

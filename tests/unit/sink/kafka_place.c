@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kafka_place - see kafka_place.h. */
 #include "kafka_place.h"
+#include "proxy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +19,11 @@ bool kafka_place_skipped(void)
 #endif
 }
 
-/* Ends with this process. False: there is none to be had. */
-static bool start_real(char *brokers, size_t size)
+/* Ends with this process. False: there is none to be had. *proxy: NULL if it was started by
+ * somebody else. */
+static bool start_real(char *brokers, size_t size, struct proxy **proxy)
 {
+    static struct proxy *between;
     static char known[256];
     static bool tried;
     char command[512], line[512];
@@ -28,18 +31,23 @@ static bool start_real(char *brokers, size_t size)
     if (given)
         snprintf(known, sizeof(known), "%s", given);
     if (!tried && !given) {
-        snprintf(command, sizeof(command), "%s start --while %d", KAFKA_SCRIPT, (int)getpid());
+        between = proxy_new();
+        snprintf(command, sizeof(command), "%s start --while %d --proxied %d", KAFKA_SCRIPT,
+                 (int)getpid(), proxy_port(between));
         FILE *out = popen(command, "r");
         assert_non_null(out);
         while (fgets(line, sizeof(line), out)) {
             if (strncmp(line, "KAFKA_BROKERS=", 14) == 0)
                 snprintf(known, sizeof(known), "%.*s", (int)strcspn(line + 14, "\n"), line + 14);
+            else if (strncmp(line, "KAFKA_PROXIED_PORT=", 19) == 0)
+                proxy_aim(between, atoi(line + 19));
             else if (strncmp(line, "skipped:", 8) == 0)
                 print_message("%s", line);
         }
         pclose(out);
     }
     tried = true;
+    *proxy = between;
     snprintf(brokers, size, "%s", known);
     return known[0] != '\0';
 }
@@ -99,7 +107,7 @@ void kafka_place_ends(const struct kafka_place *k, const char *topic, int parts,
 void kafka_place_open(struct kafka_place *k, bool mock)
 {
     memset(k, 0, sizeof(*k));
-    k->real = !mock && start_real(k->brokers, sizeof(k->brokers));
+    k->real = !mock && start_real(k->brokers, sizeof(k->brokers), &k->proxy);
     k->rk = client(k->real ? k->brokers : NULL, RD_KAFKA_PRODUCER);
     if (!k->real) {
         k->mock = rd_kafka_mock_cluster_new(k->rk, 1);

@@ -14,7 +14,8 @@
 extern const struct ob_sink_driver ob_sink_kafka;
 
 struct kafka_place {
-    char brokers[256];
+    char brokers[256], through[32], elsewhere[32];
+    struct proxy *proxy; /* of a real broker: the program's one, where `through` leads to */
     bool real;
     rd_kafka_t *rk; /* of the mock cluster, or for topics and readers */
     rd_kafka_mock_cluster_t *mock;

@@ -3,6 +3,7 @@
 """read_nats - a fresh stream, or what is in it, in the words of read_lines.py.
 
     read_nats.py PORT fresh     deletes all streams and makes one that takes `orders`
+    read_nats.py PORT elsewhere makes one that takes `elsewhere`
     read_nats.py PORT read      one line per message of it
 """
 
@@ -21,6 +22,9 @@ def main():
             for name in c.request("$JS.API.STREAM.NAMES").get("streams") or []:
                 c.delete(name)
             c.stream("ORDERS", "orders")
+            return
+        if sys.argv[2] == "elsewhere":
+            c.stream("ELSEWHERE", "elsewhere")
             return
         for m in c.read("ORDERS"):
             headers = [(k, v) for k, v in m.headers if not k.startswith("Nats-") and k != "Content-Type"]

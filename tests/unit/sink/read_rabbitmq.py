@@ -3,6 +3,7 @@
 """read_rabbitmq - a fresh exchange with a queue, or what is in it, in the words of read_lines.py.
 
     read_rabbitmq.py PORT fresh     an exchange `orders.ex` with an empty queue for all of it
+    read_rabbitmq.py PORT elsewhere an exchange `elsewhere.ex` with a queue
     read_rabbitmq.py PORT read      one line per message of the queue
 """
 
@@ -31,6 +32,11 @@ def main():
         ch.queue_delete("orders.q")
         ch.queue_declare("orders.q", durable=True)
         ch.queue_bind("orders.q", "orders.ex", "#")
+        ch.exchange_delete("elsewhere.ex")
+    elif sys.argv[2] == "elsewhere":
+        ch.exchange_declare("elsewhere.ex", "topic", durable=True)
+        ch.queue_declare("elsewhere.q", durable=True)
+        ch.queue_bind("elsewhere.q", "elsewhere.ex", "#")
     else:
         left = ch.queue_declare("orders.q", passive=True).method.message_count
         for method, properties, body in ch.consume("orders.q", auto_ack=True) if left else ():
