@@ -30,9 +30,12 @@ static void null_end(void *data)
     (void)data;
 }
 
-static const struct contract_sink null_sink = {"null", &ob_sink_null, null_begin, NULL, null_end};
-static const struct contract_sink null_slow = {"null with latency", &ob_sink_null, null_slow_begin,
-                                               NULL, null_end};
+static const struct contract_sink null_sink = {
+    .name = "null", .driver = &ob_sink_null, .begin = null_begin, .end = null_end};
+static const struct contract_sink null_slow = {.name = "null with latency",
+                                               .driver = &ob_sink_null,
+                                               .begin = null_slow_begin,
+                                               .end = null_end};
 
 /* ---- file ---- */
 
@@ -74,10 +77,16 @@ static void file_end(void *data)
     free(data);
 }
 
-static const struct contract_sink file_sink = {"file", &ob_sink_file, file_begin, file_read,
-                                               file_end};
-static const struct contract_sink file_rotating = {"file, rotating", &ob_sink_file, rotating_begin,
-                                                   file_read, file_end};
+static const struct contract_sink file_sink = {.name = "file",
+                                               .driver = &ob_sink_file,
+                                               .begin = file_begin,
+                                               .read = file_read,
+                                               .end = file_end};
+static const struct contract_sink file_rotating = {.name = "file, rotating",
+                                                   .driver = &ob_sink_file,
+                                                   .begin = rotating_begin,
+                                                   .read = file_read,
+                                                   .end = file_end};
 
 /* ---- stdout: a pipe whose other end is copied into a file ---- */
 
@@ -145,8 +154,11 @@ static void stdout_end(void *data)
     free(p);
 }
 
-static const struct contract_sink stdout_sink = {"stdout", &ob_sink_stdout, stdout_begin,
-                                                 stdout_read, stdout_end};
+static const struct contract_sink stdout_sink = {.name = "stdout",
+                                                 .driver = &ob_sink_stdout,
+                                                 .begin = stdout_begin,
+                                                 .read = stdout_read,
+                                                 .end = stdout_end};
 
 int main(void)
 {
