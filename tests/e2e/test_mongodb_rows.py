@@ -145,23 +145,53 @@ def test_an_outage_gives_claims_back_and_spends_nothing(outbox, mdb):
     assert mdb["outbox_lease"].find_one()["fenced"] == 0 and s.coll.count_documents({"retry_count": 0}) == 45
 
 
-def test_an_outage_makes_nothing_dead(outbox, mdb):
-    """Documents that somebody has made pending by their status alone: all attempts spent, or some."""
+RETRIED = [("pending", 2), ("pending", 5), ("failed", 4), ("failed", 0)]  # a person makes pending by the status alone
+
+
+def retried():
+    """Documents of which attempts were spent, some or all."""
+    return [sc_document(f"r{n}", 1, status=status, retry_count=count, last_error="away", last_error_at=ago(900))
+            for n, (status, count) in enumerate(RETRIED)]
+
+
+def as_they_were(s, ids):
+    docs = [s.doc(i) for i in ids]
+    return [(d["status"], d["retry_count"]) for d in docs] == RETRIED and all(d["locked_by"] is None for d in docs)
+
+
+def test_an_outage_leaves_documents_as_they_were(outbox, mdb):
     s = Sc(outbox, mdb)
     (first,) = s.put(sc_document("a", 1))
     relay = s.started()
     s.wait(first, status="published")
     over = s.outage()
-    spent, some, failed = s.put(sc_document("b", 1, retry_count=5), sc_document("c", 1, retry_count=2, last_error_at=ago(900)),
-                                sc_document("d", 1, status="failed", retry_count=4, last_error_at=ago(900)))
+    ids = s.put(*retried())
     wait_until(lambda: "source.taken_back" in relay.err, 30)
-    stays(lambda: s.doc(spent)["status"] == "pending" and s.doc(spent)["retry_count"] == 5)
-    assert (s.doc(failed)["status"], s.doc(failed)["retry_count"]) == ("failed", 4)
+    wait_until(lambda: as_they_were(s, ids), 30, "all are back to the status they had", every=0.05)
+    stays(lambda: as_they_were(s, ids))
     over()
-    for one in (spent, some, failed):
+    for one in ids:
         s.wait(one, status="published")
     assert relay.stop() == 0
     assert mdb["outbox_dead"].count_documents({}) == 0
+    assert [s.doc(i)["retry_count"] for i in ids] == [count for _, count in RETRIED]
+
+
+def test_a_take_over_leaves_documents_as_they_were(outbox, mdb):
+    """The worker that claimed them is killed; who comes after it is paused and only gives them back."""
+    s = Sc(outbox, mdb, '{type: "null", latency_us: 25000000}', source=", mapping: {lease: 6s}")
+    ids = s.put(*retried())
+    relay = s.start()
+    wait_until(lambda: s.coll.count_documents({"status": "processing"}) == 4, 30, "all are claimed")
+    locks = [s.doc(i)["locked_until"] for i in ids]
+    wait_until(lambda: all(s.doc(i)["locked_until"] > old for i, old in zip(ids, locks)), 30, "the locks are renewed", every=0.1)
+    relay.kill()
+    outbox.run("pause")
+    relay = s.start()
+    wait_until(lambda: "source.taken_back" in relay.err, 30)
+    wait_until(lambda: as_they_were(s, ids), 30, "all are back to the status they had", every=0.05)
+    stays(lambda: as_they_were(s, ids))
+    assert relay.stop() == 0
 
 
 def test_marks_of_others_win(outbox, mdb):

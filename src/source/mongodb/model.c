@@ -185,12 +185,57 @@ static bool build_filters(struct mongo_model *m)
            m->meta;
 }
 
+/* ---- locks ----
+ *
+ * A claim that is given back leaves the document as it was: pending, or failed
+ * (tests/e2e/test_mongodb_rows.py::test_an_outage_leaves_documents_as_they_were). Which of the
+ * two cannot be told from its attempts, since people make failed ones pending; and a document of
+ * others has no field for it. So the last bit of `locked_until`, in milliseconds, says it: 1 for
+ * failed. It is written by the claim itself and kept by renewals, so that a crash does not lose it
+ * either (test_a_take_over_leaves_documents_as_they_were). */
+
+static const char *last_bit(struct mongo_model *m)
+{
+    const char *until = m->f[OB_MAP_LOCKED_UNTIL];
+    return ob_arena_printf(
+        m->arena,
+        "{\"$cond\":[{\"$eq\":[{\"$type\":\"$%s\"},\"date\"]},{\"$abs\":{\"$mod\":"
+        "[{\"$toLong\":\"$%s\"},2]}},0]}",
+        until, until);
+}
+
+/* The bit of a document that is being claimed. What another worker left locked counts as failed if
+ * an attempt was spent. */
+static const char *claimed_from(struct mongo_model *m, const char *owner)
+{
+    const char *status = m->f[OB_MAP_STATUS], *kept = last_bit(m);
+    return kept ? ob_arena_printf(m->arena,
+                                  "{\"$switch\":{\"branches\":["
+                                  "{\"case\":{\"$eq\":[\"$%s\",{\"$literal\":%s}]},\"then\":0},"
+                                  "{\"case\":{\"$eq\":[\"$%s\",{\"$literal\":%s}]},\"then\":1},"
+                                  "{\"case\":{\"$eq\":[\"$%s\",{\"$literal\":%s}]},\"then\":%s}],"
+                                  "\"default\":{\"$cond\":[{\"$gt\":[%s,0]},1,0]}}}",
+                                  status, quoted(m->arena, m->pending), status,
+                                  quoted(m->arena, m->failed), m->f[OB_MAP_LOCKED_BY],
+                                  quoted(m->arena, owner), kept, m->x_attempts)
+                : NULL;
+}
+
+/* When a lock that begins now ends: a millisecond later where the bit wants it. */
+static const char *lock_end(struct mongo_model *m, const char *bit)
+{
+    int64_t lease = m->conf->lease_ms;
+    return ob_arena_printf(m->arena,
+                           "{\"$add\":[\"$$NOW\",%" PRId64 ",{\"$mod\":[{\"$add\":[{\"$toLong\":"
+                           "\"$$NOW\"},%" PRId64 ",%s]},2]}]}",
+                           lease, lease, bit);
+}
+
 static bool build_updates(struct mongo_model *m, const char *owner)
 {
     const char *status = m->f[OB_MAP_STATUS], *by = m->f[OB_MAP_LOCKED_BY],
                *until = m->f[OB_MAP_LOCKED_UNTIL], *since = m->f[OB_MAP_CLAIMED_AT],
                *done_at = m->f[OB_MAP_DONE_AT], *error = m->f[OB_MAP_ERROR];
-    int64_t lease = m->conf->lease_ms;
     const char *claimed_at = since ? ob_arena_printf(m->arena, ",\"%s\":\"$$NOW\"", since) : "";
     const char *published_at =
         done_at ? ob_arena_printf(m->arena, ",\"%s\":\"$$NOW\"", done_at) : "";
@@ -198,18 +243,23 @@ static bool build_updates(struct mongo_model *m, const char *owner)
         error && m->conf->error_clear ? ob_arena_printf(m->arena, ",\"%s\":null", error) : "";
     if (!claimed_at || !published_at || !cleared)
         return false;
+    const char *had_failed = last_bit(m), *from = claimed_from(m, owner);
+    const char *until_claim = from ? lock_end(m, from) : NULL,
+               *until_renew = had_failed ? lock_end(m, had_failed) : NULL;
+    if (!until_claim || !until_renew)
+        return false;
     m->u_claim = ob_mongo_bson("[{\"$set\":{\"%s\":{\"$literal\":%s},\"%s\":{\"$literal\":%s},"
-                               "\"%s\":{\"$add\":[\"$$NOW\",%" PRId64 "]}%s}}]",
+                               "\"%s\":%s%s}}]",
                                status, quoted(m->arena, m->claimed), by, quoted(m->arena, owner),
-                               until, lease, claimed_at);
-    m->u_renew =
-        ob_mongo_bson("[{\"$set\":{\"%s\":{\"$add\":[\"$$NOW\",%" PRId64 "]}}}]", until, lease);
-    /* One with no attempt left was pending: as a failed one it would be dead. */
-    m->u_back = ob_mongo_bson("[{\"$set\":{\"%s\":{\"$cond\":[{\"$and\":[{\"$gt\":[%s,0]},{\"$lt\":"
-                              "[%s,%s]}]},{\"$literal\":%s},{\"$literal\":%s}]},\"%s\":null,\"%s\":"
-                              "null}}]",
-                              status, m->x_attempts, m->x_attempts, m->x_max,
-                              quoted(m->arena, m->failed), quoted(m->arena, m->pending), by, until);
+                               until, until_claim, claimed_at);
+    m->u_renew = ob_mongo_bson("[{\"$set\":{\"%s\":%s}}]", until, until_renew);
+    /* One with no attempt left does not become a failed one: that would be dead. */
+    m->u_back = ob_mongo_bson(
+        "[{\"$set\":{\"%s\":{\"$cond\":[{\"$ne\":[\"$%s\",{\"$literal\":%s}]},"
+        "\"$%s\",{\"$cond\":[{\"$and\":[{\"$eq\":[%s,1]},{\"$lt\":[%s,%s]}]},"
+        "{\"$literal\":%s},{\"$literal\":%s}]}]},\"%s\":null,\"%s\":null}}]",
+        status, status, quoted(m->arena, m->claimed), status, had_failed, m->x_attempts, m->x_max,
+        quoted(m->arena, m->failed), quoted(m->arena, m->pending), by, until);
     m->u_done = ob_mongo_bson("[{\"$set\":{\"%s\":{\"$literal\":%s},\"%s\":null,\"%s\":null%s%s}}]",
                               status, quoted(m->arena, m->done), by, until, published_at, cleared);
     return m->u_claim && m->u_renew && m->u_back && m->u_done;
