@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mongo_harness - a real replica set for a test program, a database for each test, and a second
+/* mongo_harness - a database of a real replica set for each test, and a second
  * client that looks at what was committed. */
 #ifndef OB_TESTS_MONGO_HARNESS_H
 #define OB_TESTS_MONGO_HARNESS_H
 
+#include "mongo_server.h"
 #include "rows.h"
 
 #include <mongoc/mongoc.h>
@@ -15,13 +16,6 @@ struct bench {
     mongoc_client_session_t *session; /* of it */
     mongoc_client_t *other;           /* somebody else's, majority */
 };
-
-/* Starts the servers with these options of tests/services/mongodb ("--nodes 3"); they end with the
- * program. Where there are none to be had the program ends with a skip. */
-void server_start(const char *options);
-void server_end(void);
-/* Its URI, with this database. */
-void server_uri(const char *database, char *out, size_t size);
 
 void bench_init(struct bench *b);
 void bench_clear(struct bench *b);

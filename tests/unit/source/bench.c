@@ -6,10 +6,24 @@
 
 struct settling g;
 
+void left_out(void **state)
+{
+    (void)state;
+}
+
 enum ob_status own(struct ob_source *s, struct ob_err *err)
 {
     err->text[0] = '\0';
     return SOURCE.own(s, err);
+}
+
+struct ob_source *open_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner)
+{
+    struct ob_source *s = NULL;
+    struct ob_err err;
+    if (try_shard(b, shard, shards, owner, &s, &err) != OB_OK)
+        fail_msg("%s", err.text);
+    return s;
 }
 
 struct ob_source *open_own(struct bench *b)
@@ -21,9 +35,13 @@ struct ob_source *open_own(struct bench *b)
     return s;
 }
 
-int64_t epoch(struct bench *b)
+void beat(struct ob_source *s)
 {
-    return num(b, "SELECT max(epoch) FROM " TABLE(cursor) " WHERE pipeline = '" PIPE "'");
+    static const struct ob_beat running = {.state = "running", .in_flight = 5};
+    struct ob_err err = {.text = ""};
+    bool paused;
+    if (SOURCE.beat(s, &running, &paused, &err) != OB_OK)
+        fail_msg("%s", err.text);
 }
 
 struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want)
@@ -47,6 +65,7 @@ struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want)
 
 size_t deliver_all(struct ob_source *s)
 {
+    static struct settling all;
     struct ob_err err = {.text = ""};
     size_t n = 0;
     for (int i = 0; i < 20000; i++) {
@@ -59,12 +78,15 @@ size_t deliver_all(struct ob_source *s)
             continue;
         }
         assert_int_equal(st, OB_OK);
-        struct ob_settle one = {
-            .moved = true, .ref = batch->events[batch->n - 1].ref, .delivered = batch->n};
-        struct ob_settled out = {0};
+        settling_reset(&all);
+        all.s.moved = true;
+        all.s.ref = batch->events[batch->n - 1].ref;
+        all.s.delivered = batch->n;
+        for (size_t k = 0; k < batch->n && !HAS_CURSOR; k++)
+            op_add(&all, OB_SETTLE_PUBLISHED, &batch->events[k], 0);
         n += batch->n;
-        if (SOURCE.settle(s, &one, &out, &err) != OB_OK)
-            fail_msg("%s", err.text);
+        if (settle(s, &all) != OB_OK)
+            fail_msg("%s", all.err.text);
         ob_batch_unref(batch);
     }
     fail_msg("never idle");
@@ -120,6 +142,13 @@ struct ob_settle_op *park(const struct ob_event *ev, uint64_t hash, uint64_t des
     op->blocked_dest = dest;
     op->due_ms = due;
     return op;
+}
+
+void pass(const struct ob_event *ev, uint64_t hash)
+{
+    g.s.delivered++;
+    if (!HAS_CURSOR)
+        op_add(&g, OB_SETTLE_PUBLISHED, ev, hash);
 }
 
 void ok(struct ob_source *s)

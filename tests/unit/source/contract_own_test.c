@@ -52,20 +52,21 @@ static void the_epoch_fences(void **state)
     settling_reset(&g);
     op_add(&g, OB_SETTLE_PARK, &batch->events[0], 1);
     op_add(&g, OB_SETTLE_DEAD, &batch->events[1], 2);
+    pass(&batch->events[2], 1);
     g.s.moved = true;
     g.s.ref = 3;
-    g.s.delivered = 1;
-    sql(&b, "update " TABLE(cursor) " set epoch = epoch + 1");
+    raise_epoch(&b);
     assert_int_equal(settle(s, &g), OB_FENCED);
-    assert_int_equal(num(&b, "select count(*) from " TABLE(parked)), 0);
-    assert_int_equal(num(&b, "select count(*) from " TABLE(dead)), 0);
-    assert_int_equal(num(&b, "select pos + published from " TABLE(cursor)), 0);
+    assert_int_equal(n_parked(&b), 0);
+    assert_int_equal(n_dead(&b, NULL), 0);
+    assert_int_equal(n_published(&b), 0);
+    assert_int_equal(cursor_pos(&b), HAS_CURSOR ? 0 : -1);
     assert_int_equal(SOURCE.beat(s, &running, &paused, &err), OB_FENCED);
     ob_batch_unref(batch);
     SOURCE.close(s);
 
     s = open_own(&b);
-    sql(&b, "update " TABLE(cursor) " set epoch = epoch + 1");
+    raise_epoch(&b);
     assert_int_equal(SOURCE.beat(s, &running, &paused, &err), OB_FENCED);
     SOURCE.close(s);
     bench_clear(&b);
@@ -114,7 +115,7 @@ static void pause_is_read_with_the_beat(void **state)
     assert_int_equal(ADMIN.pause(a, false, &err), OB_OK);
     assert_int_equal(SOURCE.beat(s, &running, &paused, &err), OB_OK);
     assert_false(paused);
-    assert_int_equal(num(&b, "SELECT in_flight FROM " TABLE(cursor)), 5);
+    assert_int_equal(in_flight(&b), 5);
     ADMIN.close(a);
     SOURCE.close(s);
     bench_clear(&b);
@@ -184,7 +185,7 @@ static void changed_number_of_shards(void **state)
             deliver_shard(s[k], k, stages[i].shards, seen, stages[i].upto[k]);
         for (unsigned k = 0; k < stages[i].shards; k++)
             SOURCE.close(s[k]);
-        assert_int_equal(num(&b, "SELECT count(*) FROM " TABLE(cursor)), stages[i].shards);
+        assert_int_equal(n_cursors(&b, 0), stages[i].shards);
     }
     for (size_t i = 1; i <= 600; i++)
         if (seen[i] != 1)
@@ -193,7 +194,7 @@ static void changed_number_of_shards(void **state)
         struct ob_source *s = open_shard(&b, 0, 3, "me");
         struct ob_err err;
         assert_int_equal(own(s, &err), OB_OK);
-        assert_int_equal(num(&b, "SELECT count(*) FROM " TABLE(past)), 0);
+        assert_int_equal(n_past(&b), 0);
         SOURCE.close(s);
     }
     bench_clear(&b);
@@ -222,7 +223,7 @@ static void shards_change_only_when_all_have_stopped(void **state)
     SOURCE.disown(a0);
     SOURCE.disown(a1);
     assert_int_equal(own(n0, &err), OB_OK);
-    assert_int_equal(num(&b, "SELECT count(*) FROM " TABLE(cursor) " WHERE shards = 3"), 3);
+    assert_int_equal(n_cursors(&b, 3), 3);
     assert_int_equal(own(a1, &err), OB_AGAIN);
     SOURCE.close(a0);
     SOURCE.close(a1);
@@ -230,9 +231,25 @@ static void shards_change_only_when_all_have_stopped(void **state)
     bench_clear(&b);
 }
 
+/* A source that cannot be shared says so, and does not begin. */
+static void more_shards_are_refused(void **state)
+{
+    struct bench b;
+    struct ob_source *s = NULL;
+    struct ob_err err;
+
+    (void)state;
+    bench_init(&b);
+    assert_int_equal(try_shard(&b, 0, 2, "me", &s, &err), OB_FATAL);
+    assert_non_null(strstr(err.text, "shards"));
+    assert_null(s);
+    bench_clear(&b);
+}
+
 /* Parked rows belong to the shard of their hash, whatever the number of shards is. */
 static void parked_rows_follow_their_hash(void **state)
 {
+    const unsigned shards = HAS_SHARDS ? 3 : 1;
     struct bench b;
     struct ob_source *s;
     struct ob_batch *batch, *got;
@@ -257,14 +274,14 @@ static void parked_rows_follow_their_hash(void **state)
     assert_int_equal(settle(s, &g), OB_OK);
     ob_batch_unref(batch);
     SOURCE.close(s);
-    for (unsigned k = 0; k < 3; k++) {
+    for (unsigned k = 0; k < shards; k++) {
         struct ob_source_status status;
         size_t mine = 0;
-        s = open_shard(&b, k, 3, "me");
+        s = open_shard(&b, k, shards, "me");
         assert_int_equal(own(s, &err), OB_OK);
         if (SOURCE.drain(s, 0, INT64_MAX, 100, 10, NULL, NULL, &got, &next, &err) == OB_OK) {
             for (size_t i = 0; i < got->n; i++)
-                assert_int_equal(ob_shard_of(got->events[i].park_hash, 3), k);
+                assert_int_equal(ob_shard_of(got->events[i].park_hash, shards), k);
             mine += got->n;
             ob_batch_unref(got);
         }
@@ -273,7 +290,7 @@ static void parked_rows_follow_their_hash(void **state)
             assert_int_equal(SOURCE.drain(s, dests[i], 0, 100, 10, NULL, NULL, &got, &next, &err),
                              OB_OK);
             for (size_t j = 0; j < got->n; j++)
-                assert_int_equal(ob_shard_of(got->events[j].park_hash, 3), k);
+                assert_int_equal(ob_shard_of(got->events[j].park_hash, shards), k);
             mine += got->n;
             ob_batch_unref(got);
         }
@@ -293,8 +310,9 @@ int main(void)
         cmocka_unit_test(the_epoch_fences),
         cmocka_unit_test(a_beating_owner_stays),
         cmocka_unit_test(pause_is_read_with_the_beat),
-        cmocka_unit_test(changed_number_of_shards),
-        cmocka_unit_test(shards_change_only_when_all_have_stopped),
+        CASE_IF(HAS_SHARDS, changed_number_of_shards, "one worker has all"),
+        CASE_IF(HAS_SHARDS, shards_change_only_when_all_have_stopped, "one worker has all"),
+        CASE_IF(!HAS_SHARDS, more_shards_are_refused, "there may be more"),
         cmocka_unit_test(parked_rows_follow_their_hash),
     };
 

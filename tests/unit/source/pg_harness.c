@@ -244,20 +244,17 @@ struct ob_admin *open_admin(struct bench *b)
     return a;
 }
 
-struct ob_source *open_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner)
+enum ob_status try_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner,
+                         struct ob_source **out, struct ob_err *err)
 {
-    struct ob_source *s = NULL;
     struct ob_source_env env = {.pipeline = PIPE,
                                 .shard = shard,
                                 .shards = shards,
                                 .owner = owner,
                                 .clock = &b->fake.clock};
     struct ob_source_caps caps;
-    struct ob_err err;
     b->fake.clock.user = &b->fake;
-    if (ob_source_postgres.open(&env, &b->conf, &s, &caps, &err) != OB_OK)
-        fail_msg("%s", err.text);
-    return s;
+    return ob_source_postgres.open(&env, &b->conf, out, &caps, err);
 }
 
 void move_clock(struct bench *b, int64_t us)

@@ -29,7 +29,7 @@ struct bench {
 #define KIND_TEXT "t" /* of a payload, as the table has it */
 #define LAST_ATTEMPT "(history -> -1 ->> 'attempt')::int"
 
-#include "bench.h"
+#include "bench_sql.h"
 
 const char *server_dsn(void);
 void bench_empty(struct bench *b); /* without the schema */

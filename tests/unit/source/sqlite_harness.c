@@ -163,8 +163,8 @@ void emit_large(struct bench *b)
     sql(b, "INSERT INTO outbox_event (type, payload) VALUES ('t', zeroblob(5000000))");
 }
 
-static enum ob_status try_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner,
-                                struct ob_source **out, struct ob_err *err)
+enum ob_status try_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner,
+                         struct ob_source **out, struct ob_err *err)
 {
     const struct sqlite_conf conf = {.path = b->path, .busy_ms = 100};
     struct ob_source_env env = {.pipeline = PIPE,
@@ -176,16 +176,6 @@ static enum ob_status try_shard(struct bench *b, unsigned shard, unsigned shards
 
     attach(b);
     return ob_source_sqlite.open(&env, &conf, out, &caps, err);
-}
-
-struct ob_source *open_shard(struct bench *b, unsigned shard, unsigned shards, const char *owner)
-{
-    struct ob_source *s = NULL;
-    struct ob_err err;
-
-    if (try_shard(b, shard, shards, owner, &s, &err) != OB_OK)
-        fail_msg("%s", err.text);
-    return s;
 }
 
 enum ob_status try_open(struct bench *b, struct ob_err *err)

@@ -25,7 +25,7 @@ struct bench {
 #define KIND_TEXT "text" /* of a payload, as the table has it */
 #define LAST_ATTEMPT "json_extract(history, '$[#-1].attempt')"
 
-#include "bench.h"
+#include "bench_sql.h"
 
 void bench_dir(struct bench *b); /* only the folder */
 enum ob_status try_open(struct bench *b, struct ob_err *err);

@@ -7,6 +7,8 @@
 #include "sqlite_harness.h"
 #elif defined(WORLD_POSTGRES)
 #include "pg_harness.h"
+#elif defined(WORLD_MONGODB)
+#include "mongo_bench.h"
 #else
 #error "no bench for this world"
 #endif
