@@ -204,9 +204,15 @@ def test_a_user_of_a_role_that_makes_nothing(auth, outbox):
             {"resource": {"db": mdb.name, "collection": "outbox"}, "actions": ["find", "update", "changeStream", "listIndexes"]},
             {"resource": {"db": mdb.name, "collection": ""}, "actions": ["listCollections"]}, *side])
         c.admin.command("createUser", name, pwd="secret", roles=[name])
-    p.coll.insert_one(sc_document("e", 1))
-    p.config(uri=auth.uri(name))
-    assert problems(outbox) == {}
+        p.coll.insert_one(sc_document("e", 1))
+        p.config(uri=auth.uri(name))
+        assert problems(outbox) == {}
+        c.admin.command("revokePrivilegesFromRole", name, privileges=[
+            {"resource": {"db": mdb.name, "collection": "outbox"}, "actions": ["changeStream"]}])
+    (what,) = problems(outbox)
+    assert f"may not changeStream {mdb.name}.outbox" in what
+    p.config(uri=auth.uri(name), source=", change_stream: false")
+    assert problems(outbox) == {}, "who watches nothing needs no right to"
     outbox.run("run", "--once")
     assert p.coll.find_one()["status"] == "published"
     assert json.dumps(outbox.json("status", "--json"))

@@ -27,9 +27,9 @@ class Pipe:
         if schema:
             outbox.run("schema", "--apply", *(["--profile", "sc"] if model == "sc" else []))
 
-    def config(self, sink=FILE, more="", uri=None):
+    def config(self, sink=FILE, more="", uri=None, source=""):
         kind = "profile: sc" if self.model == "sc" else "max_attempts: 5"
-        source = f'{{type: mongodb, uri: "{uri or self.mdb.uri}", database: {self.mdb.name}}}'
+        source = f'{{type: mongodb, uri: "{uri or self.mdb.uri}", database: {self.mdb.name}{source}}}'
         self.outbox.write("outbox.yaml", f"pipelines:\n  users:\n    {kind}\n    source: {source}\n    sink: {sink}\n{more}\n")
 
     def emit(self, entity, version=1, **more):

@@ -96,6 +96,16 @@ def test_retry_dead_and_what_documents_show(outbox, mdb):
     assert mdb["outbox_parked"].count_documents({}) == 0 and mdb["outbox_held"].count_documents({}) == 0
 
 
+def test_a_uri_that_is_made_for_an_application(outbox, mdb):
+    """Reads from secondaries and one connection are not for a relay: it takes the primary, and as many as it has threads."""
+    s = Sc(outbox, mdb, REFUSE, more="    retry: {first: 50ms, max: 100ms}",
+           uri=mdb.uri + "&readPreference=secondaryPreferred&maxPoolSize=1&readConcernLevel=local")
+    s.refuse("retry bad.topic")
+    bad, behind = s.put(sc_document("a", 1, topic="bad.topic", max_retries=2), sc_document("a", 2))
+    outbox.run("run", "--once")
+    assert (s.doc(bad)["status"], s.doc(bad)["retry_count"]) == ("failed", 2) and s.doc(behind)["status"] == "published"
+
+
 def test_documents_in_back_off_do_not_hide_the_next(outbox, mdb):
     s = Sc(outbox, mdb, REFUSE, more="    retry: {first: 10m, max: 10m}", source=", page: 50")
     s.refuse("retry bad.topic")

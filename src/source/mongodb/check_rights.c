@@ -107,9 +107,8 @@ bool ob_mongo_check_rights(struct mongo_checking *k)
             size_t n = 0;
             for (size_t j = 0; needed[i].actions[j]; j++) {
                 const char *action = needed[i].actions[j];
-                bool missing =
-                    (j > 0 || k->a->conf->change_stream || strcmp(action, "changeStream") != 0) &&
-                    !may(&reply, base, needed[i].coll, action);
+                bool missing = (k->a->conf->change_stream || strcmp(action, "changeStream") != 0) &&
+                               !may(&reply, base, needed[i].coll, action);
                 if (!missing)
                     continue;
                 reads = reads && strcmp(action, "find") != 0 && strcmp(action, "listIndexes") != 0;

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #define SELECT_MS 2000 /* how long a call waits for a primary */
+#define POOL_MIN 4     /* the shard, the reader and the stream have one client each */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -25,6 +26,23 @@ static void set_option(mongoc_uri_t *uri, const char *name, int64_t value)
         mongoc_uri_set_option_as_int32(uri, name, (int32_t)value);
 }
 
+/* What an application's own string may say and a relay cannot live with: a secondary can be behind
+ * what was claimed a moment ago, and takes no transaction
+ * (tests/e2e/test_mongodb_stream.py::test_step_downs_of_three_nodes_lose_nothing); a pool smaller
+ * than our threads are many would never give one of them a client. */
+static void overrule(mongoc_uri_t *uri)
+{
+    mongoc_read_prefs_t *primary = mongoc_read_prefs_new(MONGOC_READ_PRIMARY);
+    mongoc_read_concern_t *none = mongoc_read_concern_new();
+    mongoc_uri_set_read_prefs_t(uri, primary);
+    mongoc_uri_set_read_concern(uri, none); /* each query that needs one has its own */
+    if (mongoc_uri_get_option_as_int32(uri, MONGOC_URI_MAXPOOLSIZE, 100) < POOL_MIN)
+        mongoc_uri_set_option_as_int32(uri, MONGOC_URI_MAXPOOLSIZE, POOL_MIN);
+    mongoc_uri_set_option_as_bool(uri, MONGOC_URI_RETRYWRITES, true);
+    mongoc_read_concern_destroy(none);
+    mongoc_read_prefs_destroy(primary);
+}
+
 enum ob_status ob_mongo_pool(const struct mongo_conf *conf, mongoc_client_pool_t **out,
                              struct ob_err *err)
 {
@@ -38,7 +56,7 @@ enum ob_status ob_mongo_pool(const struct mongo_conf *conf, mongoc_client_pool_t
     set_option(uri, MONGOC_URI_SERVERSELECTIONTIMEOUTMS,
                conf->timeout_ms < SELECT_MS ? conf->timeout_ms : SELECT_MS);
     set_option(uri, MONGOC_URI_HEARTBEATFREQUENCYMS, 2000);
-    mongoc_uri_set_option_as_bool(uri, MONGOC_URI_RETRYWRITES, true);
+    overrule(uri);
     if (!mongoc_uri_get_appname(uri))
         mongoc_uri_set_appname(uri, "outbox");
     mongoc_client_pool_t *pool = mongoc_client_pool_new_with_error(uri, &e);

@@ -81,11 +81,13 @@ static mongoc_client_session_t *begin(const struct mongo_txn *t, struct ob_err *
     mongoc_transaction_opt_t *txn = mongoc_transaction_opts_new();
     mongoc_read_concern_t *rc = mongoc_read_concern_new();
     mongoc_write_concern_t *wc = mongoc_write_concern_new();
+    mongoc_read_prefs_t *primary = mongoc_read_prefs_new(MONGOC_READ_PRIMARY);
     bson_error_t e;
     mongoc_read_concern_set_level(rc, MONGOC_READ_CONCERN_LEVEL_SNAPSHOT);
     mongoc_write_concern_set_wmajority(wc, (int32_t)t->conf->timeout_ms);
     mongoc_transaction_opts_set_read_concern(txn, rc);
     mongoc_transaction_opts_set_write_concern(txn, wc);
+    mongoc_transaction_opts_set_read_prefs(txn, primary);
     mongoc_session_opts_set_default_transaction_opts(opts, txn);
     mongoc_client_session_t *session = mongoc_client_start_session(t->client, opts, &e);
     if (!session)
@@ -94,6 +96,7 @@ static mongoc_client_session_t *begin(const struct mongo_txn *t, struct ob_err *
     mongoc_session_opts_destroy(opts);
     mongoc_read_concern_destroy(rc);
     mongoc_write_concern_destroy(wc);
+    mongoc_read_prefs_destroy(primary);
     return session;
 }
 
