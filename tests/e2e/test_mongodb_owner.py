@@ -8,7 +8,8 @@ import pytest
 
 from helpers import SLOW, wait_until
 from mongo import failing, sc_document
-from sc import Sc, in_order, versions
+from profiles import REFUSE
+from sc import Sc, ahead, in_order, versions
 
 
 def two(outbox, mdb, sink="{{type: file, path: out/{}.jsonl}}", **kw):
@@ -126,5 +127,86 @@ def test_a_configured_worker_id_fences_by_the_epoch(outbox, mdb):
     relay = s.start()
     s.all_published()
     assert relay.stop() == 0
-    assert mdb["outbox_lease"].find_one()["owner"] == "$w.1" and s.doc(ids[0])["locked_by"] is None
-    assert mdb["outbox_lease"].find_one()["settles"] >= 1
+    lease = mdb["outbox_lease"].find_one()
+    assert lease["worker"] == "$w.1" != lease["owner"] and s.doc(ids[0])["locked_by"] is None and lease["settles"] >= 1
+
+
+@pytest.mark.slow
+def test_two_processes_with_one_worker_id(outbox, mdb):
+    """They are two workers all the same: one stands by. The other's locks last as long as it publishes, by the server's clock."""
+    s, a, b = two(outbox, mdb, sink='{{type: "null", latency_us: 7000000}}', source=", worker_id: w, mapping: {lease: 5s}")
+    (one,) = s.put(sc_document("e", 1))
+    s.wait(one, status="processing")
+    at_first = mdb["outbox_lease"].find_one()
+
+    def holds():
+        lease, d, now = mdb["outbox_lease"].find_one(), s.doc(one), mdb.db.command("hello")["localTime"]
+        if d["status"] == "published":
+            return True
+        assert (lease["owner"], lease["epoch"], lease["worker"]) == (at_first["owner"], at_first["epoch"], "w")
+        assert d["locked_by"] == "w" and d["locked_until"] > now and (d["locked_until"] - now).total_seconds() <= 5
+        return False
+
+    until = time.monotonic() + 30 * SLOW
+    while not holds():
+        assert time.monotonic() < until, "it is never published"
+        time.sleep(0.02)
+    assert (s.doc(one)["published_at"] - s.doc(one)["processing_started_at"]).total_seconds() > 6.9
+    (two_,) = s.put(sc_document("e", 2))
+    s.wait(two_, status="processing")
+    a.kill()
+    began = time.monotonic()
+    wait_until(lambda: "source.taken_back" in b.err, 30)
+    assert time.monotonic() - began < 8 * SLOW, "the lease is 5 s"
+    lease = mdb["outbox_lease"].find_one()
+    assert lease["owner"] != at_first["owner"] and lease["epoch"] == at_first["epoch"] + 1
+
+
+@pytest.mark.slow
+def test_a_lock_that_nobody_knows_of_is_given_back(outbox, mdb):
+    """The find behind a claim does not see a document that is locked: what stands behind that is not sent first. One that has our
+    name on it and stands alone is found too."""
+    s = Sc(outbox, mdb, source=", mapping: {lease: 5s}", uri=mdb.uri + "&appName=claimer")
+    relay = s.started()
+    us = mdb["outbox_lease"].find_one()["worker"]
+    mdb.db.command("profile", 2)
+    asked = lambda op, **q: mdb.db["system.profile"].find_one({"op": op, "ns": f"{mdb.name}.outbox", "appName": "claimer", **q})
+    docs = versions("e", 3)
+    with failing(mdb.server, ["find", "update"], appName="claimer", namespace=f"{mdb.name}.outbox", blockConnection=True,
+                 blockTimeMS=int(1000 * SLOW)):
+        with mdb.client.start_session() as session, session.start_transaction():
+            first = s.coll.insert_many(docs, session=session).inserted_ids[0]
+        s.wait(first, status="processing")
+        s.coll.update_one({"_id": first}, {"$set": {"locked_by": "another"}})
+        fetch = {"command.filter._id": {"$exists": True}, "command.filter.locked_by": us}
+        read = wait_until(lambda: asked("query", **fetch), 30, "the find behind the claim")
+        s.coll.update_one({"_id": first}, {"$set": {"locked_by": us}})
+        wait_until(lambda: s.doc(first)["status"] == "pending", 30, "it is given back")
+    mdb.db.command("profile", 0)
+    assert "afterClusterTime" in read["command"]["readConcern"] and read["nreturned"] == 2
+    s.all_published()
+    (alone,) = s.put(sc_document("alone", 1, status="processing", locked_by=us, locked_until=ahead(3600)))
+    s.wait(alone, status="published")
+    assert relay.stop() == 0
+    assert [m["headers"]["entity_version"] for m in s.lines()] == ["1", "2", "3", "1"] and "source.taken_back" in relay.err
+
+
+def test_a_lease_that_is_dropped_is_made_anew_above_the_old_one(outbox, mdb):
+    s = Sc(outbox, mdb, REFUSE, more="    retry: {first: 10m, max: 10m}")
+    s.refuse("retry bad.topic")
+    relay = s.started()
+    parked = lambda: [d["_id"] for d in mdb["outbox_parked"].find().sort("_id", 1)]
+    s.put(sc_document("a", 1, topic="bad.topic"))
+    wait_until(lambda: parked() == [1], 30, "the first is parked")
+    epochs = [mdb["outbox_lease"].find_one()["epoch"]]
+    mdb["outbox_lease"].drop()
+    s.put(sc_document("b", 1, topic="bad.topic"))
+    wait_until(lambda: parked() == [1, 2], 30, "numbers go on")
+    epochs.append(mdb["outbox_lease"].find_one()["epoch"])
+    mdb.client.drop_database(mdb.name)
+    wait_until(lambda: mdb["outbox_lease"].count_documents({"epoch": {"$gt": epochs[1]}}), 30, "a lease again")
+    (last,) = s.put(sc_document("c", 1))
+    s.wait(last, status="published")
+    epochs.append(mdb["outbox_lease"].find_one()["epoch"])
+    assert relay.stop() == 0
+    assert epochs[0] < epochs[1] < epochs[2], "who worked before is not taken for one of now"

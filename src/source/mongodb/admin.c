@@ -134,15 +134,12 @@ static enum ob_status admin_pause(struct ob_admin *a, bool paused, struct ob_err
 {
     mongoc_collection_t *coll = ob_mongo_admin_coll(a, a->model->lease);
     bson_t opts, *filter = BCON_NEW("_id", BCON_UTF8("lease"));
-    bson_t *update =
-        BCON_NEW("$set", "{", "paused", BCON_BOOL(paused), "}", "$setOnInsert", "{", "owner",
-                 BCON_UTF8(""), "epoch", BCON_INT64(0), "until", BCON_DATE_TIME(0), "previous", "[",
-                 "]", "last_n", BCON_INT64(0), "published", BCON_INT64(0), "failed", BCON_INT64(0),
-                 "fenced", BCON_INT64(0), "}");
+    bson_t *update = BCON_NEW("$set", "{", "paused", BCON_BOOL(paused), "}");
     bson_error_t e;
     enum ob_status st = ob_mongo_admin_need(a, err);
+    if (st == OB_OK)
+        st = ob_mongo_lease_make(a->client, a->conf->database, a->model, a->conf->timeout_ms, err);
     ob_mongo_write_opts(&opts, a->conf->timeout_ms, NULL);
-    BSON_APPEND_BOOL(&opts, "upsert", true);
     if (st == OB_OK && !mongoc_collection_update_one(coll, filter, update, &opts, NULL, &e))
         st = ob_mongo_fail(err, paused ? "pause" : "resume", &e, NULL);
     bson_destroy(&opts);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* claim - locking what a look has chosen, with majority. An updateMany by ids that are still
- * claimable; a find by ids and locked_by tells which are ours. What stands behind a miss is given
- * back. One document alone is locked and read by one findAndModify: what it returns is committed by
- * the same majority. */
+ * claimable; a find by ids and locked_by tells which are ours. Both are of one session, so that the
+ * find never sees less than the update did, not even at a new primary. A miss is given back, with
+ * what stands behind it: it may be locked all the same. One document alone is locked and read by
+ * one findAndModify: what it returns is committed by the same majority. */
 #include "source/mongodb/pass.h"
 
 #include <stdlib.h>
 
+#define SWEEP_MAX 1000              /* of one sweep */
 #define ALONE_MAX ((size_t)1 << 20) /* bytes: larger ones may not have room for their lock */
 
 static bool lease_over(const struct mongo_look *k)
@@ -21,8 +23,9 @@ static enum ob_status lock_all(struct mongo_look *k, const bson_value_t *const *
     bson_init(&filter);
     ob_mongo_in(&filter, "_id", ids, n);
     bson_concat(&filter, k->plain ? k->m->q_pending : k->m->q_ready);
-    enum ob_status st = ob_mongo_update_many(k->events, &filter, k->m->u_claim,
-                                             k->s->conf->timeout_ms, NULL, NULL, "claiming", err);
+    enum ob_status st =
+        ob_mongo_update_many(k->events, &filter, k->m->u_claim, k->s->conf->timeout_ms, k->session,
+                             NULL, "claiming", err);
     bson_destroy(&filter);
     return st;
 }
@@ -63,6 +66,12 @@ static bool note_event(struct mongo_look *k, const bson_t *doc, const struct mon
     return true;
 }
 
+static void append_our_name(const struct mongo_look *k, bson_t *filter)
+{
+    BSON_APPEND_UTF8(filter, k->m->f[OB_MAP_STATUS], k->m->claimed);
+    BSON_APPEND_UTF8(filter, k->m->f[OB_MAP_LOCKED_BY], k->s->owner);
+}
+
 /* The documents that are ours, as events at the places of k->take. */
 static enum ob_status fetch(struct mongo_look *k, const bson_value_t *const *ids,
                             const struct mongo_set *places, struct ob_batch *batch, bool *ours,
@@ -71,11 +80,15 @@ static enum ob_status fetch(struct mongo_look *k, const bson_value_t *const *ids
     bson_t filter, *opts = BCON_NEW("readConcern", "{", "level", BCON_UTF8("majority"), "}",
                                     "batchSize", BCON_INT32(1000));
     const bson_t *doc;
+    bson_error_t e;
+    if (!mongoc_client_session_append(k->session, opts, &e)) {
+        bson_destroy(opts);
+        return ob_mongo_fail(err, "a session", &e, NULL);
+    }
     bson_init(&filter);
     ob_mongo_in(&filter, "_id", ids, k->take.n);
     if (!refused) {
-        BSON_APPEND_UTF8(&filter, k->m->f[OB_MAP_STATUS], k->m->claimed);
-        BSON_APPEND_UTF8(&filter, k->m->f[OB_MAP_LOCKED_BY], k->s->owner);
+        append_our_name(k, &filter);
     }
     mongoc_cursor_t *c = mongoc_collection_find_with_opts(k->events, &filter, opts, NULL);
     enum ob_status st = OB_OK;
@@ -95,18 +108,18 @@ static enum ob_status fetch(struct mongo_look *k, const bson_value_t *const *ids
     return st;
 }
 
-static enum ob_status give_back(struct mongo_look *k, const bson_value_t *const *ids, size_t n,
-                                struct ob_err *err)
+/* Those that have our name on them, and no others. */
+static enum ob_status give_back(const struct mongo_look *k, const bson_value_t *const *ids,
+                                size_t n, size_t *given, struct ob_err *err)
 {
     bson_t filter;
     if (n == 0)
         return OB_OK;
     bson_init(&filter);
     ob_mongo_in(&filter, "_id", ids, n);
-    BSON_APPEND_UTF8(&filter, k->m->f[OB_MAP_STATUS], k->m->claimed);
-    BSON_APPEND_UTF8(&filter, k->m->f[OB_MAP_LOCKED_BY], k->s->owner);
+    append_our_name(k, &filter);
     enum ob_status st = ob_mongo_update_many(
-        k->events, &filter, k->m->u_back, k->s->conf->timeout_ms, NULL, NULL, "giving back", err);
+        k->events, &filter, k->m->u_back, k->s->conf->timeout_ms, NULL, given, "giving back", err);
     bson_destroy(&filter);
     return st;
 }
@@ -125,8 +138,7 @@ static enum ob_status squeeze(struct mongo_look *k, struct mongo_page *page, con
         struct mongo_candidate *t = &k->take.at[i];
         if (!ours[i] || t->group == shut) {
             shut = t->group;
-            if (ours[i])
-                back[n_back++] = &t->id;
+            back[n_back++] = &t->id;
             continue;
         }
         batch->events[batch->n++] = batch->events[i];
@@ -134,7 +146,7 @@ static enum ob_status squeeze(struct mongo_look *k, struct mongo_page *page, con
         page->was_dead = page->was_dead || t->was_dead;
         t->id.value_type = BSON_TYPE_NULL; /* moved */
     }
-    enum ob_status st = give_back(k, back, n_back, err);
+    enum ob_status st = give_back(k, back, n_back, NULL, err);
     free(back);
     return st;
 }
@@ -185,12 +197,18 @@ static enum ob_status lock_many(struct claim *c, struct ob_err *err)
 {
     struct mongo_look *k = c->k;
     size_t n = k->take.n;
+    bson_error_t e;
+    k->session = mongoc_client_start_session(k->p->client, NULL, &e); /* causally consistent */
+    if (!k->session)
+        return ob_mongo_fail(err, "a session", &e, NULL);
     enum ob_status st = lock_all(k, c->ids, n, err);
     bool each = st == OB_REJECT;
     if (each)
         st = lock_each(k, c->ids, n, c->refused, err);
     if (st == OB_OK)
         st = fetch(k, c->ids, &c->places, c->page->batch, c->ours, each ? c->refused : NULL, err);
+    mongoc_client_session_destroy(k->session);
+    k->session = NULL;
     return st;
 }
 
@@ -232,6 +250,16 @@ static void keep_unsure(struct claim *c)
     }
 }
 
+/* Before anybody can see the page. */
+static enum ob_status note_ours(struct claim *c, struct ob_err *err)
+{
+    c->page->ours = &c->k->s->ours;
+    for (size_t i = 0; i < c->page->n; i++)
+        if (!ob_mongo_ours_add(c->page->ours, &c->page->ids[i]))
+            return ob_err_set(err, OB_DOWN, "no memory for %zu events", c->page->n);
+    return OB_OK;
+}
+
 static enum ob_status lock(struct claim *c, struct ob_err *err)
 {
     struct mongo_look *k = c->k;
@@ -242,6 +270,8 @@ static enum ob_status lock(struct claim *c, struct ob_err *err)
     enum ob_status st = alone ? lock_one(c, err) : lock_many(c, err);
     if (st == OB_OK)
         st = squeeze(k, c->page, c->ours, err);
+    if (st == OB_OK)
+        st = note_ours(c, err);
     if (st == OB_OK && lease_over(k))
         st = ob_err_set(err, OB_DOWN, "the lease ran out while documents were claimed");
     if (st == OB_OK)
@@ -266,5 +296,69 @@ enum ob_status ob_mongo_claim(struct mongo_look *k, struct mongo_page **out, str
     ob_mongo_set_clear(&c.places);
     free(c.ids);
     free(c.ours);
+    return st;
+}
+
+/* ---- strays ---- */
+
+static enum ob_status give_strays(const struct mongo_look *k, const bson_value_t *const *ids,
+                                  size_t n, struct ob_err *err)
+{
+    size_t given = 0;
+    enum ob_status st = give_back(k, ids, n, &given, err);
+    if (st == OB_OK && given > 0)
+        ob_log(k->s->log, OB_LOG_INFO, "source.taken_back", OB_KI("documents", given));
+    return st;
+}
+
+enum ob_status ob_mongo_strays(struct mongo_look *k, struct ob_err *err)
+{
+    const bson_value_t **ids = calloc(k->stray.n + 1, sizeof(*ids));
+    enum ob_status st = ids ? OB_OK : ob_err_set(err, OB_DOWN, "no memory for a page");
+    for (size_t i = 0; ids && i < k->stray.n; i++)
+        ids[i] = &k->stray.at[i].id;
+    if (st == OB_OK)
+        st = give_strays(k, ids, k->stray.n, err);
+    free(ids);
+    return st;
+}
+
+/* One that nothing stands behind is in no look, and its lock would be renewed for ever. Parked ones
+ * are left to the drain. */
+enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err)
+{
+    const char *db = p->s->conf->database;
+    struct mongo_look k = {.p = NULL, .s = p->s, .m = p->s->model};
+    bson_t filter, *opts = BCON_NEW("projection", "{", "_id", BCON_INT32(1), "}", "readConcern",
+                                    "{", "level", BCON_UTF8("majority"), "}");
+    bson_value_t found[SWEEP_MAX];
+    const bson_value_t *ids[SWEEP_MAX];
+    const bson_t *doc;
+    bson_iter_t it;
+    size_t n = 0;
+    k.events = mongoc_client_get_collection(p->client, db, k.m->events);
+    bson_init(&filter);
+    append_our_name(&k, &filter);
+    mongoc_cursor_t *c = mongoc_collection_find_with_opts(k.events, &filter, opts, NULL);
+    while (n < SWEEP_MAX && mongoc_cursor_next(c, &doc)) {
+        uint64_t h[2];
+        if (!bson_iter_init_find(&it, doc, "_id"))
+            continue;
+        ob_mongo_hash(bson_iter_value(&it), h);
+        if (ob_mongo_ours_has(&k.s->ours, h))
+            continue;
+        bson_value_copy(bson_iter_value(&it), &found[n]);
+        ids[n] = &found[n];
+        n++;
+    }
+    enum ob_status st = ob_mongo_cursor(c, "looking for locks", err);
+    if (st == OB_OK)
+        st = give_strays(&k, ids, n, err);
+    for (size_t i = 0; i < n; i++)
+        bson_value_destroy(&found[i]);
+    mongoc_cursor_destroy(c);
+    bson_destroy(&filter);
+    bson_destroy(opts);
+    mongoc_collection_destroy(k.events);
     return st;
 }

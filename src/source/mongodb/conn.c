@@ -168,11 +168,10 @@ void ob_mongo_write_opts(bson_t *opts, int64_t timeout_ms, mongoc_client_session
     bson_error_t e;
     bson_t wc;
     bson_init(opts);
-    if (session) { /* a transaction has its own */
-        if (!mongoc_client_session_append(session, opts, &e))
-            bson_reinit(opts);
-        return;
-    }
+    if (session && !mongoc_client_session_append(session, opts, &e))
+        bson_reinit(opts);
+    if (session && mongoc_client_session_in_transaction(session))
+        return; /* it has its own */
     BSON_APPEND_DOCUMENT_BEGIN(opts, "writeConcern", &wc);
     BSON_APPEND_UTF8(&wc, "w", "majority");
     BSON_APPEND_INT64(&wc, "wtimeout", timeout_ms);

@@ -3,6 +3,7 @@
 #include "event/mongo_native.h"
 #include "source/mongodb/mongo.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static const struct ob_opt opts[] = {
@@ -95,12 +96,14 @@ static void mongo_close(struct ob_source *s)
     ob_mongo_reader_free(s->reader);
     ob_mongo_page_free(s->page);
     ob_mongo_window_clear(&s->window);
+    ob_mongo_ours_clear(&s->ours);
     if (s->client)
         mongoc_client_pool_push(s->pool, s->client);
     if (s->pool)
         mongoc_client_pool_destroy(s->pool);
     ob_mongo_model_free(s->model);
     free(s->pipeline);
+    free(s->token);
     free(s->owner);
     free(s);
 }
@@ -108,7 +111,7 @@ static void mongo_close(struct ob_source *s)
 static enum ob_status open_all(struct ob_source *s, const struct ob_source_env *env,
                                struct ob_err *err)
 {
-    if (!s->pipeline || !s->owner)
+    if (!s->pipeline || !s->token || !s->owner)
         return ob_err_set(err, OB_DOWN, "no memory");
     if (env->shards > 1)
         return ob_err_set(err, OB_FATAL,
@@ -127,6 +130,17 @@ static enum ob_status open_all(struct ob_source *s, const struct ob_source_env *
     return st;
 }
 
+/* Two pipelines of a process, and two processes with one worker_id, are two workers. The end of an
+ * ObjectId is a counter of the process. */
+static char *make_token(const char *process)
+{
+    char oid[25], *token = NULL;
+    bson_oid_t id;
+    bson_oid_init(&id, NULL);
+    bson_oid_to_string(&id, oid);
+    return asprintf(&token, "%s-%s", process, oid + 18) < 0 ? NULL : token;
+}
+
 static enum ob_status mongo_open(const struct ob_source_env *env, const void *conf,
                                  struct ob_source **out, struct ob_source_caps *caps,
                                  struct ob_err *err)
@@ -138,9 +152,12 @@ static enum ob_status mongo_open(const struct ob_source_env *env, const void *co
     s->clock = env->clock;
     s->log = env->log;
     s->dlt = env->dlt;
+    ob_mongo_ours_init(&s->ours);
+    s->window.ours = &s->ours;
     s->pipeline = strdup(env->pipeline);
     s->owner_unique = !s->conf->worker_id || !*s->conf->worker_id;
-    s->owner = strdup(s->owner_unique ? env->owner : s->conf->worker_id);
+    s->token = make_token(env->owner);
+    s->owner = strdup(!s->owner_unique ? s->conf->worker_id : s->token ? s->token : "");
     enum ob_status st = open_all(s, env, err);
     if (st != OB_OK) {
         mongo_close(s);

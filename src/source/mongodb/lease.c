@@ -6,7 +6,7 @@
  *
  * Who was the worker and slept is kept from harm by three things: it looks at its own monotonic
  * clock before it hands out what it claimed, its marks go by `_id` and locked_by, which the new
- * worker has cleared, and its transactions begin with the epoch. */
+ * worker has cleared, and its transactions begin with its epoch and name (lease_doc.c). */
 #include "source/mongodb/mongo.h"
 
 #include <inttypes.h>
@@ -51,54 +51,7 @@ enum ob_status ob_mongo_in_time(struct ob_source *s, struct ob_err *err)
     return ob_err_set(err, OB_FENCED, "the lease ran out before events were handed out");
 }
 
-/* ---- the document ---- */
-
-/* findAndModify of the lease document; *out is its new state, or empty where none matched. */
-static enum ob_status change(struct ob_source *s, const char *query, const char *set, bson_t *out,
-                             struct ob_err *err)
-{
-    bson_t reply, *command = ob_mongo_bson("{\"findAndModify\":\"%s\",\"query\":%s,\"update\":"
-                                           "[{\"$set\":%s}],\"new\":true}",
-                                           s->model->lease, query, set);
-    bson_iter_t it;
-    bson_init(out);
-    if (!command)
-        return ob_err_set(err, OB_DOWN, "no memory");
-    enum ob_status st = ob_mongo_write(s->client, s->conf->database, command, s->conf->timeout_ms,
-                                       NULL, &reply, "the lease", err);
-    if (st == OB_OK && bson_iter_init_find(&it, &reply, "value") && BSON_ITER_HOLDS_DOCUMENT(&it)) {
-        uint32_t len;
-        const uint8_t *data;
-        bson_iter_document(&it, &len, &data);
-        bson_t doc;
-        if (bson_init_static(&doc, data, len))
-            bson_concat(out, &doc);
-    }
-    bson_destroy(&reply);
-    bson_destroy(command);
-    return st;
-}
-
-static enum ob_status make_lease(struct ob_source *s, struct ob_err *err)
-{
-    mongoc_collection_t *coll = ob_mongo_coll(s, s->model->lease);
-    bson_t opts, *filter = BCON_NEW("_id", BCON_UTF8("lease"));
-    bson_t *set = BCON_NEW("$setOnInsert", "{", "owner", BCON_UTF8(""), "epoch", BCON_INT64(0),
-                           "until", BCON_DATE_TIME(0), "previous", "[", "]", "paused",
-                           BCON_BOOL(false), "last_n", BCON_INT64(0), "published", BCON_INT64(0),
-                           "failed", BCON_INT64(0), "fenced", BCON_INT64(0), "}");
-    bson_error_t e;
-    enum ob_status st = OB_OK;
-    ob_mongo_write_opts(&opts, s->conf->timeout_ms, NULL);
-    BSON_APPEND_BOOL(&opts, "upsert", true);
-    if (!mongoc_collection_update_one(coll, filter, set, &opts, NULL, &e) && e.code != 11000)
-        st = ob_mongo_fail(err, "the lease", &e, NULL);
-    bson_destroy(&opts);
-    bson_destroy(filter);
-    bson_destroy(set);
-    mongoc_collection_destroy(coll);
-    return st;
-}
+/* ---- who it is ---- */
 
 static const char *text_in(const bson_t *doc, const char *field)
 {
@@ -112,7 +65,7 @@ static enum ob_status who_has_it(struct ob_source *s, struct ob_err *err)
 {
     mongoc_collection_t *coll = ob_mongo_coll(s, s->model->lease);
     bson_t *filter = BCON_NEW("_id", BCON_UTF8("lease"));
-    const bson_t *doc;
+    const bson_t *doc = NULL;
     bson_error_t e;
     mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, filter, NULL, NULL);
     enum ob_status st = OB_AGAIN;
@@ -123,6 +76,8 @@ static enum ob_status who_has_it(struct ob_source *s, struct ob_err *err)
         st = ob_mongo_fail(err, "the lease", &e, NULL);
     else
         ob_err_set(err, OB_AGAIN, "the lease of collection %s is gone", s->model->events);
+    if (!doc)
+        s->ready = false; /* what was dropped is made anew with the next try */
     mongoc_cursor_destroy(c);
     bson_destroy(filter);
     mongoc_collection_destroy(coll);
@@ -169,7 +124,6 @@ static enum ob_status take_back_previous(struct ob_source *s, const bson_t *leas
     bson_t list, out;
     uint32_t len;
     const uint8_t *data;
-    char query[96];
     if (!bson_iter_init_find(&it, lease, "previous") || !BSON_ITER_HOLDS_ARRAY(&it))
         return OB_OK;
     bson_iter_array(&it, &len, &data);
@@ -178,8 +132,9 @@ static enum ob_status take_back_previous(struct ob_source *s, const bson_t *leas
     enum ob_status st = take_back(s, &list, err);
     if (st != OB_OK)
         return st;
-    snprintf(query, sizeof(query), "{\"_id\":\"lease\",\"epoch\":%" PRId64 "}", s->epoch);
-    st = change(s, query, "{\"previous\":[]}", &out, err);
+    bson_t *query = ob_mongo_fence(s->epoch, s->token);
+    st = ob_mongo_lease_change(s, query, "{\"previous\":[]}", &out, err);
+    bson_destroy(query);
     bson_destroy(&out);
     return st;
 }
@@ -194,12 +149,12 @@ static enum ob_status prepare(struct ob_source *s, struct ob_err *err)
     if (st == OB_OK)
         st = ob_mongo_side(s->client, s->conf->database, s->model, s->conf->timeout_ms, err);
     if (st == OB_OK)
-        st = make_lease(s, err);
+        st = ob_mongo_lease_make(s->client, s->conf->database, s->model, s->conf->timeout_ms, err);
     s->ready = st == OB_OK;
     return st;
 }
 
-static const char *literal(struct ob_source *s, const char *text, char *out, size_t size)
+static void literal(const char *text, char *out, size_t size)
 {
     bson_t b;
     bson_init(&b);
@@ -210,26 +165,33 @@ static const char *literal(struct ob_source *s, const char *text, char *out, siz
              from ? from + 2 : "\"\"");
     bson_free(json);
     bson_destroy(&b);
-    (void)s;
-    return out;
 }
+
+/* A lease that is over, or our own from before: by a name that nobody else has, whatever the
+ * configuration says. Whose locks are to be taken back is told by what they were written with. */
 
 static enum ob_status take_lease(struct ob_source *s, bson_t *lease, struct ob_err *err)
 {
-    char me[600], name[600], query[2048], set[2048];
-    literal(s, s->owner, me, sizeof(me));
-    literal(s, s->pipeline, name, sizeof(name));
-    snprintf(query, sizeof(query),
-             "{\"_id\":\"lease\",\"$expr\":{\"$or\":[{\"$lt\":[\"$until\",\"$$NOW\"]},{\"$and\":[{"
-             "\"$eq\":[\"$owner\",%s]},{\"$eq\":[\"$pipeline\",%s]}]}]}}",
-             me, name);
+    char me[600], worker[600], name[600], set[3000];
+    literal(s->token, me, sizeof(me));
+    literal(s->owner, worker, sizeof(worker));
+    literal(s->pipeline, name, sizeof(name));
+    bson_t *query = ob_mongo_bson("{\"_id\":\"lease\",\"$expr\":{\"$or\":[{\"$lt\":[\"$until\","
+                                  "\"$$NOW\"]},{\"$eq\":[\"$owner\",%s]}]}}",
+                                  me);
     snprintf(set, sizeof(set),
              "{\"previous\":{\"$setUnion\":[\"$previous\",{\"$cond\":[{\"$eq\":[\"$owner\",\"\"]},"
-             "[],[\"$owner\"]]}]},\"owner\":%s,\"pipeline\":%s,\"epoch\":{\"$add\":[\"$epoch\",1]},"
-             "\"until\":{\"$add\":[\"$$NOW\",%" PRId64 "]},\"beat_at\":\"$$NOW\",\"state\":"
-             "\"running\",\"in_flight\":0,\"dlt\":%s}",
-             me, name, s->conf->lease_ms, s->dlt ? "true" : "false");
-    return change(s, query, set, lease, err);
+             "[],[{\"$ifNull\":[\"$worker\",\"$owner\"]}]]}]},\"owner\":%s,\"worker\":%s,"
+             "\"pipeline\":%s,\"epoch\":{\"$add\":[\"$epoch\",1]},\"until\":{\"$add\":[\"$$NOW\","
+             "%" PRId64
+             "]},\"beat_at\":\"$$NOW\",\"state\":\"running\",\"in_flight\":0,\"dlt\":%s}",
+             me, worker, name, s->conf->lease_ms, s->dlt ? "true" : "false");
+    if (!query)
+        bson_init(lease);
+    enum ob_status st = query ? ob_mongo_lease_change(s, query, set, lease, err)
+                              : ob_err_set(err, OB_DOWN, "no memory");
+    bson_destroy(query);
+    return st;
 }
 
 /* Is anything parked or dead? */
@@ -353,13 +315,13 @@ static void report_stuck(struct ob_source *s)
 enum ob_status ob_mongo_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused,
                              struct ob_err *err)
 {
-    char query[96], set[800];
+    char set[800];
     bson_t lease;
     bson_iter_t it;
     enum ob_status st = ob_mongo_owned(s, err);
     if (st != OB_OK)
         return st;
-    snprintf(query, sizeof(query), "{\"_id\":\"lease\",\"epoch\":%" PRId64 "}", s->epoch);
+    bson_t *query = ob_mongo_fence(s->epoch, s->token);
     snprintf(set, sizeof(set),
              "{\"until\":{\"$add\":[\"$$NOW\",%" PRId64 "]},\"beat_at\":\"$$NOW\",\"state\":"
              "\"%.15s\",\"in_flight\":%" PRId64 ",\"published\":{\"$add\":[\"$published\",%" PRIu64
@@ -367,7 +329,8 @@ enum ob_status ob_mongo_beat(struct ob_source *s, const struct ob_beat *beat, bo
              "]},\"fenced\":{\"$add\":[\"$fenced\",%" PRIu64 "]}}",
              s->conf->lease_ms, beat->state, beat->in_flight, s->delivered, s->failed, s->fenced);
     int64_t asked = now_ms(s);
-    st = change(s, query, set, &lease, err);
+    st = ob_mongo_lease_change(s, query, set, &lease, err);
+    bson_destroy(query);
     if (st == OB_OK && bson_empty(&lease))
         st = ob_err_set(err, OB_FENCED, "another worker took over");
     if (st == OB_OK) {
@@ -391,7 +354,6 @@ enum ob_status ob_mongo_beat(struct ob_source *s, const struct ob_beat *beat, bo
 
 void ob_mongo_disown(struct ob_source *s)
 {
-    char query[96];
     bson_t lease;
     struct ob_err err;
     bool was = s->owned;
@@ -400,7 +362,7 @@ void ob_mongo_disown(struct ob_source *s)
         return;
     if (ob_mongo_give_back(s, &err) != OB_OK)
         ob_log(s->log, OB_LOG_WARN, "source.claims", OB_KC("error", err.text));
-    snprintf(query, sizeof(query), "{\"_id\":\"lease\",\"epoch\":%" PRId64 "}", s->epoch);
+    bson_t *query = ob_mongo_fence(s->epoch, s->token);
     char set[400];
     snprintf(set, sizeof(set),
              "{\"until\":{\"$subtract\":[\"$$NOW\",1]},\"state\":\"stopped\",\"in_flight\":0,"
@@ -408,9 +370,10 @@ void ob_mongo_disown(struct ob_source *s)
              "\"$add\":[\"$published\",%" PRIu64 "]},\"failed\":{\"$add\":[\"$failed\",%" PRIu64
              "]},\"fenced\":{\"$add\":[\"$fenced\",%" PRIu64 "]}}",
              s->delivered, s->failed, s->fenced);
-    if (change(s, query, set, &lease, &err) == OB_OK)
+    if (ob_mongo_lease_change(s, query, set, &lease, &err) == OB_OK)
         s->delivered = s->failed = s->fenced = 0;
     else
         ob_log(s->log, OB_LOG_WARN, "source.disown", OB_KC("error", err.text));
+    bson_destroy(query);
     bson_destroy(&lease);
 }

@@ -11,6 +11,7 @@
  *     parked.c  held, drain, blocked            status.c  numbers for people
  *     held.c    what keys wait for              admin*.c, check.c  what people do
  *     schema.c  collections and indexes         txn.c     a transaction under the lease
+ *     lease_doc.c  the lease's document         ours.c    ids of what is claimed and not settled
  *     release.c dead ones that are made pending again
  *     set.c     values by their hash
  *
@@ -149,6 +150,8 @@ void ob_mongo_text(const bson_value_t *v, struct ob_buf *out);
 
 /* ---- window.c ---- */
 
+struct mongo_ours;
+
 /* A document that was handed out and is not settled. Its place is in the low bits of the event's
  * ref. */
 struct mongo_slot {
@@ -163,6 +166,7 @@ struct mongo_window {
     size_t cap, n;
     uint32_t free; /* list, UINT32_MAX: none */
     uint64_t given;
+    struct mongo_ours *ours; /* told of what comes and goes; may be NULL */
 };
 
 /* Takes the id. 0: no memory. */
@@ -185,7 +189,29 @@ struct mongo_set {
 int ob_mongo_set_add(struct mongo_set *set, const uint64_t h[2], uint32_t value) OB_MUST_CHECK;
 /* value may be NULL. */
 bool ob_mongo_set_has(const struct mongo_set *set, const uint64_t h[2], uint32_t *value);
+void ob_mongo_set_remove(struct mongo_set *set, const uint64_t h[2]);
 void ob_mongo_set_clear(struct mongo_set *set);
+
+/* ---- ours.c ---- */
+
+/* Documents that we have claimed and that are not settled: in pages and in the window. Both
+ * threads. */
+struct mongo_ours {
+    pthread_mutex_t lock;
+    struct mongo_set ids;
+    struct mongo_set left; /* those that left since a look began: what it reads may be older */
+    bool looking;
+};
+
+void ob_mongo_ours_init(struct mongo_ours *o);
+void ob_mongo_ours_clear(struct mongo_ours *o);
+/* False: no memory. o may be NULL in all of these: nobody asks. */
+bool ob_mongo_ours_add(struct mongo_ours *o, const bson_value_t *id) OB_MUST_CHECK;
+void ob_mongo_ours_remove(struct mongo_ours *o, const bson_value_t *id);
+/* h: of its _id. Also true if it left since the look began. */
+bool ob_mongo_ours_has(struct mongo_ours *o, const uint64_t h[2]);
+/* A look begins, or ends. */
+void ob_mongo_ours_look(struct mongo_ours *o, bool begins);
 
 /* ---- pass.c, reader.c, stream.c ---- */
 
@@ -194,7 +220,8 @@ struct mongo_page {
     struct ob_batch *batch;
     bson_value_t *ids;
     size_t n, next;
-    bool was_dead; /* some of them have a row among the dead */
+    bool was_dead;           /* some of them have a row among the dead */
+    struct mongo_ours *ours; /* knows of them; NULL: not yet */
 };
 
 void ob_mongo_page_free(struct mongo_page *page);
@@ -205,7 +232,9 @@ struct mongo_stream; /* stream.c */
 struct ob_source {
     const struct mongo_conf *conf;
     struct mongo_model *model;
-    char *pipeline, *owner;
+    char *pipeline;
+    char *token;       /* names this source of this process alone: the lease's owner */
+    char *owner;       /* written as locked_by: worker_id, or the token */
     bool owner_unique; /* nobody else writes this locked_by: it fences as well as the epoch */
     bool dlt;
     const struct ob_clock *clock;
@@ -224,6 +253,7 @@ struct ob_source {
     int64_t renew_at;
     uint64_t delivered, failed, fenced; /* not in the lease document yet */
     _Atomic bool side;                  /* something may be parked or dead */
+    struct mongo_ours ours;
     struct mongo_window window;
     struct mongo_page *page; /* being handed out */
     struct mongo_reader *reader;
@@ -247,6 +277,9 @@ struct mongo_pass {
 
 /* OB_OK: *out has documents that are ours. OB_AGAIN: nothing. */
 enum ob_status ob_mongo_pass(struct mongo_pass *p, struct mongo_page **out, struct ob_err *err);
+
+/* Gives back what has our name on it and is not ours. claim.c */
+enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err) OB_MUST_CHECK;
 
 enum ob_status ob_mongo_reader_new(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 void ob_mongo_reader_free(struct mongo_reader *r);
@@ -290,6 +323,18 @@ enum ob_status ob_mongo_give_back(struct ob_source *s, struct ob_err *err) OB_MU
 
 mongoc_collection_t *ob_mongo_coll(const struct ob_source *s, const char *name);
 
+/* ---- lease_doc.c ---- */
+
+/* Makes it where it is missing. */
+enum ob_status ob_mongo_lease_make(mongoc_client_t *client, const char *database,
+                                   const struct mongo_model *m, int64_t timeout_ms,
+                                   struct ob_err *err) OB_MUST_CHECK;
+/* A query for it while it is this worker's; epoch -1: whose ever it is. */
+bson_t *ob_mongo_fence(int64_t epoch, const char *owner);
+/* findAndModify by a $set; *out is its new state, or empty where none matched. */
+enum ob_status ob_mongo_lease_change(struct ob_source *s, const bson_t *query, const char *set,
+                                     bson_t *out, struct ob_err *err);
+
 /* ---- txn.c ---- */
 
 /* A transaction on snapshot and majority. It begins with the lease document, which gives out
@@ -299,7 +344,8 @@ struct mongo_txn {
     const struct mongo_conf *conf;
     const struct mongo_model *model;
     const struct ob_clock *clock;
-    int64_t epoch; /* the worker's fence; -1: whoever works (admin) */
+    int64_t epoch;     /* the worker's fence; -1: whoever works (admin) */
+    const char *owner; /* … its name, which no other has */
     int64_t numbers;
     /* May be called several times. first: the number before the first new one. */
     enum ob_status (*run)(void *user, mongoc_client_session_t *session, int64_t first,

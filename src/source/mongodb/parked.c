@@ -449,6 +449,7 @@ static enum ob_status close_rows(struct drain *d, struct ob_err *err)
                           .model = d->s->model,
                           .clock = d->s->clock,
                           .epoch = d->s->epoch,
+                          .owner = d->s->token,
                           .run = close_run,
                           .user = d};
     enum ob_status st = ob_mongo_transaction(&t, err);

@@ -393,6 +393,16 @@ static int by_group(const void *a, const void *b)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
+static bool move(struct mongo_candidate *d, struct mongo_list *to)
+{
+    struct mongo_candidate *t = list_new(to);
+    if (t) {
+        *t = *d;
+        d->id.value_type = d->entity.value_type = BSON_TYPE_NULL; /* moved */
+    }
+    return t != NULL;
+}
+
 /* Of each entity those before the first that cannot be claimed now. */
 static enum ob_status choose(struct mongo_look *k, struct ob_err *err)
 {
@@ -405,10 +415,13 @@ static enum ob_status choose(struct mongo_look *k, struct ob_err *err)
         struct mongo_candidate *d = &k->docs.at[i];
         if (d->group == shut || d->dead)
             continue;
-        if ((d->mine && !d->parked) || ob_mongo_set_has(k->p->refused, d->id_hash, NULL))
+        if ((!d->parked && (d->mine || d->pending) && ob_mongo_ours_has(&k->s->ours, d->id_hash)) ||
+            ob_mongo_set_has(k->p->refused, d->id_hash, NULL))
             continue; /* in the window: the flow keeps the order */
         if (!d->ready || d->parked) {
             shut = d->group;
+            if (d->mine && !d->parked && !move(d, &k->stray))
+                return ob_err_set(err, OB_DOWN, "no memory for a page");
             continue;
         }
         k->bytes += d->size;
@@ -416,11 +429,8 @@ static enum ob_status choose(struct mongo_look *k, struct ob_err *err)
         if (k->full)
             break;
         k->plain = k->plain && d->pending;
-        struct mongo_candidate *t = list_new(&k->take);
-        if (!t)
+        if (!move(d, &k->take))
             return ob_err_set(err, OB_DOWN, "no memory for a page");
-        *t = *d;
-        d->id.value_type = d->entity.value_type = BSON_TYPE_NULL; /* moved */
     }
     k->full = k->full || k->take.n >= k->p->max;
     return OB_OK;
@@ -503,12 +513,15 @@ enum ob_status ob_mongo_pass(struct mongo_pass *p, struct mongo_page **out, stru
     st = look_through(&k, err);
     mongoc_client_session_destroy(k.session);
     if (st == OB_OK)
+        st = ob_mongo_strays(&k, err);
+    if (st == OB_OK)
         st = k.take.n > 0 ? ob_mongo_claim(&k, out, err) : OB_AGAIN;
     if (st != OB_OK)
         p->more = false;
     list_free(&k.page);
     list_free(&k.docs);
     list_free(&k.take);
+    list_free(&k.stray);
     ob_mongo_set_clear(&k.seen);
     ob_mongo_set_clear(&k.groups);
     mongoc_collection_destroy(k.events);

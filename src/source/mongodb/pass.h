@@ -26,6 +26,7 @@ struct mongo_look {
     mongoc_collection_t *events, *parked;
     mongoc_client_session_t *session;
     struct mongo_list page, docs, take;
+    struct mongo_list stray; /* have our name on them and are not ours */
     struct mongo_set seen, groups;
     bool page_over;
     bool crowded; /* the last slice has more documents than memory shall hold */
@@ -37,5 +38,7 @@ struct mongo_look {
 /* Locks what was chosen (k->take). OB_OK: *out has what is ours; OB_AGAIN: nothing is. claim.c */
 enum ob_status ob_mongo_claim(struct mongo_look *k, struct mongo_page **out,
                               struct ob_err *err) OB_MUST_CHECK;
+/* Gives the stray ones back, for a later look. */
+enum ob_status ob_mongo_strays(struct mongo_look *k, struct ob_err *err) OB_MUST_CHECK;
 
 #endif

@@ -40,7 +40,7 @@ struct mongo_reader {
     size_t n_hints;
     unsigned rest_no; /* rises with every rest: what was begun before it counts no more */
     /* the thread's own */
-    int64_t idle_ms, look_at, recover_at;
+    int64_t idle_ms, look_at, recover_at, sweep_at;
     bool recover_first;
     size_t slice;
     unsigned busy_looks; /* that found as much as they may, one after the other */
@@ -52,8 +52,10 @@ void ob_mongo_page_free(struct mongo_page *page)
 {
     if (!page)
         return;
-    for (size_t i = 0; i < page->n; i++)
+    for (size_t i = 0; i < page->n; i++) {
+        ob_mongo_ours_remove(page->ours, &page->ids[i]); /* those that were not handed out */
         bson_value_destroy(&page->ids[i]);
+    }
     free(page->ids);
     ob_batch_unref(page->batch);
     free(page);
@@ -147,6 +149,10 @@ static enum ob_status look(struct mongo_reader *r, struct question *q, struct mo
                            .unsure = r->unsure};
     enum ob_status st = settle_unsure(r, err);
     int64_t began = real_ms();
+    if (st == OB_OK && began >= r->sweep_at) {
+        r->sweep_at = began + r->s->model->conf->lease_ms / 3;
+        st = ob_mongo_sweep(&p, err);
+    }
     if (st != OB_OK)
         return st;
     st = OB_AGAIN;
@@ -221,7 +227,9 @@ static void one_look(struct mongo_reader *r)
     r->kicked = false;
     forget_hints(r->hints, &r->n_hints);
     pthread_mutex_unlock(&r->lock);
+    ob_mongo_ours_look(&r->s->ours, true);
     enum ob_status st = look(r, &q, &found, &err);
+    ob_mongo_ours_look(&r->s->ours, false);
     pthread_mutex_lock(&r->lock);
     r->busy = false;
     if (no == r->rest_no)

@@ -150,6 +150,7 @@ enum ob_status ob_mongo_release(struct ob_source *s, const struct mongo_page *pa
                               .model = s->model,
                               .clock = s->clock,
                               .epoch = s->epoch,
+                              .owner = s->token,
                               .run = run,
                               .user = &r};
         st = ob_mongo_transaction(&t, err);

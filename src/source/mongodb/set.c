@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* set - values by their hash, with a number beside each; open addressing. Nothing is taken out. */
+/* set - values by their hash, with a number beside each; open addressing. */
 #include "source/mongodb/mongo.h"
 
 #include <stdlib.h>
@@ -59,6 +59,24 @@ bool ob_mongo_set_has(const struct mongo_set *set, const uint64_t h[2], uint32_t
     if (value)
         *value = set->value[i];
     return true;
+}
+
+void ob_mongo_set_remove(struct mongo_set *set, const uint64_t h[2])
+{
+    if (!ob_mongo_set_has(set, h, NULL))
+        return;
+    size_t hole = set_place(set, h), mask = set->cap - 1;
+    /* What was put behind it because it stood there moves up. */
+    for (size_t i = (hole + 1) & mask; set->at[i][0] || set->at[i][1]; i = (i + 1) & mask) {
+        size_t home = (size_t)set->at[i][0] & mask;
+        if (((i - home) & mask) < ((i - hole) & mask))
+            continue;
+        memcpy(set->at[hole], set->at[i], sizeof(set->at[i]));
+        set->value[hole] = set->value[i];
+        hole = i;
+    }
+    memset(set->at[hole], 0, sizeof(set->at[hole]));
+    set->n--;
 }
 
 void ob_mongo_set_clear(struct mongo_set *set)

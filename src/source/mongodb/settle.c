@@ -58,6 +58,7 @@ static enum ob_status in_transaction(struct ob_source *s, struct ob_settle *sett
                           .model = s->model,
                           .clock = s->clock,
                           .epoch = s->epoch,
+                          .owner = s->token,
                           .numbers = n,
                           .run = run,
                           .user = &g};

@@ -3,24 +3,17 @@
  * worker, is the fence. Tried again where the server says that it may help. */
 #include "source/mongodb/mongo.h"
 
-#include <inttypes.h>
-
 #define TRIES 5
 
 static enum ob_status fence(const struct mongo_txn *t, mongoc_client_session_t *session,
                             int64_t *first, struct ob_err *err)
 {
-    char epoch[48] = "";
     bson_iter_t it, field;
-    bson_t reply, *command;
-    if (t->epoch >= 0)
-        snprintf(epoch, sizeof(epoch), ",\"epoch\":%" PRId64, t->epoch);
-    command = ob_mongo_bson("{\"findAndModify\":\"%s\",\"query\":{\"_id\":\"lease\"%s},\"update\":{"
-                            "\"$inc\":{\"last_n\":%" PRId64
-                            ",\"settles\":1}},\"new\":false,\"fields\":{\"last_n\":1}}",
-                            t->model->lease, epoch, t->numbers);
-    if (!command)
-        return ob_err_set(err, OB_RETRY, "no memory");
+    bson_t reply, *query = ob_mongo_fence(t->epoch, t->owner);
+    bson_t *command = BCON_NEW("findAndModify", BCON_UTF8(t->model->lease), "query",
+                               BCON_DOCUMENT(query), "update", "{", "$inc", "{", "last_n",
+                               BCON_INT64(t->numbers), "settles", BCON_INT32(1), "}", "}", "new",
+                               BCON_BOOL(false), "fields", "{", "last_n", BCON_INT32(1), "}");
     enum ob_status st = ob_mongo_write(t->client, t->conf->database, command, t->conf->timeout_ms,
                                        session, &reply, "settling", err);
     if (st == OB_OK) {
@@ -32,6 +25,7 @@ static enum ob_status fence(const struct mongo_txn *t, mongoc_client_session_t *
     }
     bson_destroy(&reply);
     bson_destroy(command);
+    bson_destroy(query);
     return st;
 }
 

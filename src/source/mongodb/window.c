@@ -26,7 +26,7 @@ static bool grow(struct mongo_window *w)
 
 uint64_t ob_mongo_window_add(struct mongo_window *w, bson_value_t *id, int64_t now_ms)
 {
-    if (w->n == w->cap && !grow(w))
+    if ((w->n == w->cap && !grow(w)) || !ob_mongo_ours_add(w->ours, id))
         return 0;
     uint32_t place = w->free;
     struct mongo_slot *slot = &w->at[place];
@@ -49,6 +49,7 @@ void ob_mongo_window_remove(struct mongo_window *w, uint64_t ref)
     struct mongo_slot *slot = ob_mongo_window_find(w, ref);
     if (!slot)
         return;
+    ob_mongo_ours_remove(w->ours, &slot->id);
     bson_value_destroy(&slot->id);
     *slot = (struct mongo_slot){.next = w->free};
     w->free = (uint32_t)(slot - w->at);
@@ -59,8 +60,10 @@ void ob_mongo_window_clear(struct mongo_window *w)
 {
     uint64_t given = w->given;
     for (size_t i = 0; i < w->cap; i++)
-        if (w->at[i].ref)
+        if (w->at[i].ref) {
+            ob_mongo_ours_remove(w->ours, &w->at[i].id);
             bson_value_destroy(&w->at[i].id);
+        }
     free(w->at);
-    *w = (struct mongo_window){.given = given}; /* a ref is never used twice */
+    *w = (struct mongo_window){.given = given, .ours = w->ours}; /* a ref is never used twice */
 }

@@ -75,6 +75,57 @@ static void sets_and_hashes(void **state)
 
 /* ---- mappings ---- */
 
+/* What is taken out leaves no hole that hides another. */
+static void out_of_a_set(void **state)
+{
+    struct mongo_set set = {0};
+    uint64_t h[2] = {0, 1};
+    (void)state;
+    for (uint64_t round = 0; round < 3; round++) {
+        for (uint64_t i = 0; i < 900; i++) {
+            h[0] = i / 7 + (i % 3 ? 0 : 1020); /* many at one place, some around the end */
+            h[1] = i + 1;
+            assert_int_equal(ob_mongo_set_add(&set, h, (uint32_t)i), 1);
+        }
+        for (uint64_t pass = 0; pass < 2; pass++)
+            for (uint64_t i = 0; i < 900; i++) {
+                uint32_t value = 0;
+                h[0] = i / 7 + (i % 3 ? 0 : 1020);
+                h[1] = i + 1;
+                bool there = pass == 0 || i % 2 == 1;
+                assert_int_equal(ob_mongo_set_has(&set, h, &value), there);
+                assert_true(!there || value == i);
+                if (i % 2 == 0 || pass == 1)
+                    ob_mongo_set_remove(&set, h);
+            }
+        assert_int_equal(set.n, 0);
+    }
+    ob_mongo_set_clear(&set);
+}
+
+/* An id that leaves while a look is under way counts until that ends: it reads what was before. */
+static void ours_and_a_look(void **state)
+{
+    struct mongo_ours ours = {.looking = false};
+    bson_value_t id = text_id("x");
+    uint64_t h[2];
+    (void)state;
+    ob_mongo_hash(&id, h);
+    ob_mongo_ours_init(&ours);
+    for (int looking = 0; looking < 2; looking++) {
+        ob_mongo_ours_look(&ours, looking);
+        assert_false(ob_mongo_ours_has(&ours, h));
+        assert_true(ob_mongo_ours_add(&ours, &id));
+        assert_true(ob_mongo_ours_has(&ours, h));
+        ob_mongo_ours_remove(&ours, &id);
+        assert_int_equal(ob_mongo_ours_has(&ours, h), looking);
+        ob_mongo_ours_look(&ours, false);
+        assert_false(ob_mongo_ours_has(&ours, h));
+    }
+    ob_mongo_ours_clear(&ours);
+    bson_value_destroy(&id);
+}
+
 static const char *one[] = {"pending"}, *two[] = {"busy"}, *three[] = {"done"}, *four[] = {"bad"};
 
 static struct mongo_conf plain(void)
@@ -148,6 +199,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_window),
         cmocka_unit_test(sets_and_hashes),
+        cmocka_unit_test(out_of_a_set),
+        cmocka_unit_test(ours_and_a_look),
         cmocka_unit_test(mappings_that_cannot_be),
         cmocka_unit_test(mappings_and_their_order),
     };
