@@ -281,10 +281,8 @@ static void mongo_rewind(struct ob_source *s)
     struct ob_err err;
     if (!s->owned)
         return;
-    if (ob_mongo_reader_rest(s->reader, &err) != OB_OK) {
-        ob_mongo_lost(s);
+    if (ob_mongo_rest(s, &err) != OB_OK)
         return;
-    }
     ob_mongo_page_free(s->page);
     s->page = NULL;
     ob_mongo_window_clear(&s->window);

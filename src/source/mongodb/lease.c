@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define REST_MS 500 /* a stand-by waits for its reader: it tries again as often anyway */
+
 mongoc_collection_t *ob_mongo_coll(const struct ob_source *s, const char *name)
 {
     return mongoc_client_get_collection(s->client, s->conf->database, name);
@@ -30,7 +32,7 @@ void ob_mongo_lost(struct ob_source *s)
     s->owned = false;
     atomic_store(&s->lease_until, 0);
     ob_mongo_stream_set(s->stream, false);
-    if (s->reader && ob_mongo_reader_rest(s->reader, &ignored) != OB_OK)
+    if (s->reader && ob_mongo_reader_rest(s->reader, 0, &ignored) != OB_OK) /* own() waits for it */
         ob_log(s->log, OB_LOG_DEBUG, "source.rest", OB_KC("error", ignored.text));
     ob_mongo_page_free(s->page);
     s->page = NULL;
@@ -49,6 +51,16 @@ enum ob_status ob_mongo_in_time(struct ob_source *s, struct ob_err *err)
         return OB_OK;
     ob_mongo_lost(s);
     return ob_err_set(err, OB_FENCED, "the lease ran out before events were handed out");
+}
+
+enum ob_status ob_mongo_rest(struct ob_source *s, struct ob_err *err)
+{
+    int64_t left = atomic_load(&s->lease_until) - now_ms(s), most = s->conf->timeout_ms;
+    enum ob_status st = ob_mongo_reader_rest(s->reader, left < most ? left : most, err);
+    if (st == OB_OK)
+        return OB_OK;
+    ob_mongo_lost(s);
+    return err->status = OB_FENCED;
 }
 
 /* ---- who it is ---- */
@@ -222,7 +234,7 @@ enum ob_status ob_mongo_own(struct ob_source *s, struct ob_err *err)
     bson_t lease;
     if (s->owned)
         return OB_OK;
-    enum ob_status st = ob_mongo_reader_rest(s->reader, err);
+    enum ob_status st = ob_mongo_reader_rest(s->reader, REST_MS, err);
     if (st == OB_OK)
         st = prepare(s, err);
     if (st != OB_OK)
@@ -280,13 +292,13 @@ static void renew_locks(struct ob_source *s)
 }
 
 /* While the sink is down, or we are paused, what was claimed is shown as waiting. */
-static void show_claims(struct ob_source *s, const char *state)
+static enum ob_status show_claims(struct ob_source *s, const char *state, struct ob_err *fenced)
 {
     struct ob_err err;
     bool back = strcmp(state, "down") == 0 || strcmp(state, "paused") == 0;
     if (back && (!s->shown_back || s->probed)) {
-        if (ob_mongo_reader_rest(s->reader, &err) != OB_OK)
-            return; /* with the next beat */
+        if (ob_mongo_rest(s, fenced) != OB_OK)
+            return OB_FENCED;
         ob_mongo_page_free(s->page);
         s->page = NULL;
         s->probed = false;
@@ -296,6 +308,7 @@ static void show_claims(struct ob_source *s, const char *state)
     } else if (!back && s->shown_back && ob_mongo_claim_again(s, &err) != OB_OK) {
         ob_log(s->log, OB_LOG_WARN, "source.claims", OB_KC("error", err.text));
     }
+    return OB_OK;
 }
 
 static void report_stuck(struct ob_source *s)
@@ -346,7 +359,9 @@ enum ob_status ob_mongo_beat(struct ob_source *s, const struct ob_beat *beat, bo
         ob_mongo_lost(s);
     if (st != OB_OK)
         return st;
-    show_claims(s, beat->state);
+    st = show_claims(s, beat->state, err);
+    if (st != OB_OK)
+        return st;
     renew_locks(s);
     report_stuck(s);
     return OB_OK;
@@ -357,6 +372,8 @@ void ob_mongo_disown(struct ob_source *s)
     bson_t lease;
     struct ob_err err;
     bool was = s->owned;
+    if (was && ob_mongo_rest(s, &err) != OB_OK)
+        ob_log(s->log, OB_LOG_WARN, "source.disown", OB_KC("error", err.text));
     ob_mongo_lost(s);
     if (!was)
         return;

@@ -284,9 +284,11 @@ enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err) OB
 enum ob_status ob_mongo_reader_new(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 void ob_mongo_reader_free(struct mongo_reader *r);
 /* Lets it work (fresh: nothing is in the window), or stops it and waits until it rests (OB_AGAIN:
- * it does not yet). Nothing that it found is kept. */
+ * it does not yet, and what it is about to lock would be in nobody's memory: end the work). Nothing
+ * that it found is kept. */
 void ob_mongo_reader_go(struct mongo_reader *r, bool fresh);
-enum ob_status ob_mongo_reader_rest(struct mongo_reader *r, struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_mongo_reader_rest(struct mongo_reader *r, int64_t wait_ms,
+                                    struct ob_err *err) OB_MUST_CHECK;
 /* There may be something new. Any thread. entity: there is, of this one; NULL: it is not known
  * where. */
 void ob_mongo_reader_kick(struct mongo_reader *r, const bson_value_t *entity);
@@ -318,6 +320,8 @@ void ob_mongo_lost(struct ob_source *s);
 enum ob_status ob_mongo_owned(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 /* The same by our own clock, before anything is handed out: OB_FENCED if the lease may be over. */
 enum ob_status ob_mongo_in_time(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* The reader rests, and that before the lease may be over; or the work has ended: OB_FENCED. */
+enum ob_status ob_mongo_rest(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 /* Of what we have locked: all goes back to the status it had. */
 enum ob_status ob_mongo_give_back(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 

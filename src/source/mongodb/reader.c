@@ -325,10 +325,10 @@ void ob_mongo_reader_go(struct mongo_reader *r, bool fresh)
     pthread_mutex_unlock(&r->lock);
 }
 
-enum ob_status ob_mongo_reader_rest(struct mongo_reader *r, struct ob_err *err)
+enum ob_status ob_mongo_reader_rest(struct mongo_reader *r, int64_t wait_ms, struct ob_err *err)
 {
     enum ob_status st = OB_OK;
-    int64_t until = real_ms() + r->s->conf->timeout_ms;
+    int64_t until = real_ms() + wait_ms;
     uint64_t count;
     pthread_mutex_lock(&r->lock);
     r->go = r->wanted = false;

@@ -82,7 +82,9 @@ enum ob_status ob_mongo_settle(struct ob_source *s, struct ob_settle *settle,
     enum ob_status st = ob_mongo_owned(s, err);
     out->n_released = 0;
     out->next_due_ms = INT64_MAX;
-    if (st == OB_OK && s->shown_back) /* what was given back is ours again before it is marked */
+    if (st == OB_OK && s->shown_back) /* what was given back is ours again before it is marked … */
+        st = ob_mongo_in_time(s, err); /* … unless it may be another's by now */
+    if (st == OB_OK && s->shown_back)
         st = ob_mongo_claim_again(s, err);
     if (st == OB_OK && settle->n > 0)
         st = n < 0 && s->owner_unique ? ob_mongo_mark_done(s, settle, err)
