@@ -28,6 +28,12 @@ def sc_document(entity, version=1, **more):
     return doc
 
 
+def room_for_large(mdb):
+    """A server that was just started refuses a first document of 16 MB (its cache is small, and empty) unless a smaller one
+    was there before."""
+    mdb["small"].insert_one({"p": "x" * (8 << 20)})
+
+
 @contextlib.contextmanager
 def failing(server, commands, times="alwaysOn", node=0, **data):
     """The server's own fail point: these commands fail as `data` says (errorCode=…, errorLabels=[…], closeConnection=True,

@@ -136,6 +136,32 @@ def test_entities_with_more_documents_than_one_look_holds(outbox, mdb):
     assert [m["headers"]["entity_id"] for m in s.lines()[:5]] == ["z"] * 5, "not by the entity's name"
 
 
+def test_dead_documents_do_not_hide_the_next_of_their_entity(outbox, mdb):
+    s = Sc(outbox, mdb, source=", page: 10")
+    s.put(*versions("e", 1100, status="failed", retry_count=5, last_error_at=ago(900)))
+    (last,) = s.put(sc_document("e", 1101))
+    outbox.run("run", "--once")
+    assert s.doc(last)["status"] == "published" and len(s.lines()) == 1
+
+
+def test_a_parked_document_that_others_made_dead(outbox, mdb):
+    """Its own fields are right: it is not sent again, and what stands behind it goes on."""
+    s = Sc(outbox, mdb, REFUSE, more="    retry: {first: 2s, max: 2s, jitter: 0%}")
+    s.refuse("retry bad.topic")
+    first, second = s.put(sc_document("a", 1, topic="bad.topic"), sc_document("a", 2))
+    relay = s.start()
+    s.wait(first, status="failed", retry_count=1)
+    wait_until(lambda: mdb["outbox_parked"].find_one({"ref": first}), 10, "it is parked")
+    s.refuse()
+    s.coll.update_one({"_id": first}, {"$set": {"retry_count": 5}})
+    s.wait(second, status="published")
+    assert relay.stop() == 0
+    d, (dead,) = s.doc(first), mdb["outbox_dead"].find()
+    assert (d["status"], d["retry_count"], d["published_at"]) == ("failed", 5, None)
+    assert dead["ref"] == first and dead["state"] == "dead" and "others" in dead["error"] and len(dead["history"]) == 1
+    assert dead["id"] == d["event_id"] and mdb["outbox_parked"].count_documents({}) == 0 == mdb["outbox_held"].count_documents({})
+
+
 @pytest.mark.threads
 def test_an_outage_gives_claims_back_and_spends_nothing(outbox, mdb):
     s = Sc(outbox, mdb)

@@ -114,16 +114,17 @@ def test_a_broker_that_is_down_costs_only_time(outbox, mdb, own_kafka):
 def test_the_documents_own_number_of_retries(outbox, mdb):
     s = Sc(outbox, mdb, REFUSE, more="    retry: {first: 30ms, max: 50ms}")
     s.refuse("retry bad")
-    ids = s.put(*[sc_document(f"e{n}", 1, topic="bad", max_retries=n) for n in (1, 2, 7)], sc_document("e", 1, topic="bad"))
+    ids = s.put(*[sc_document(f"e{n}", 1, topic="bad", max_retries=n) for n in (1, 2, 7, 0, -3)], sc_document("e", 1, topic="bad"))
     plain = sc_document("none", 1, topic="bad")
     del plain["max_retries"]
     ids += s.put(plain)
     relay = s.start()
-    for i, n in zip(ids, (1, 2, 7, 5, 5)):
+    tries = (1, 2, 7, 1, 1, 5, 5)  # one that says none has the one that was made
+    for i, n in zip(ids, (1, 2, 7, 0, 0, 5, 5)):
         d = s.wait(i, status="failed", retry_count=n)
         assert d["last_error"] and d["last_error_at"] <= now().replace(tzinfo=None)
-    wait_until(lambda: mdb["outbox_dead"].count_documents({}) == 5, 30)
-    assert {d["ref"]: d["attempts"] for d in mdb["outbox_dead"].find()} == dict(zip(ids, (1, 2, 7, 5, 5)))
+    wait_until(lambda: mdb["outbox_dead"].count_documents({}) == 7, 30)
+    assert {d["ref"]: d["attempts"] for d in mdb["outbox_dead"].find()} == dict(zip(ids, tries))
     assert relay.stop() == 0
 
 

@@ -97,11 +97,12 @@ static enum ob_status fetch(struct mongo_look *k, const bson_value_t *const *ids
             st = OB_DOWN;
     if (st == OB_OK)
         st = ob_mongo_cursor(c, "reading what was claimed", err);
-    for (size_t i = 0; st == OB_OK && refused && i < k->take.n; i++)
+    for (size_t i = 0; st == OB_OK && refused && i < k->take.n; i++) {
+        if (refused[i] && k->take.at[i].was_dead) /* and it has no room to show it */
+            ours[i] = false;
         if (refused[i] && ours[i])
-            batch->events[i].fault =
-                OB_STR("the document is so large that it cannot be locked: it has no room for the "
-                       "fields of its lock");
+            batch->events[i].fault = OB_STR(MONGO_NO_ROOM);
+    }
     mongoc_cursor_destroy(c);
     bson_destroy(&filter);
     bson_destroy(opts);

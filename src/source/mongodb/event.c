@@ -13,10 +13,18 @@ static void uuid_text(const uint8_t *p, struct ob_buf *out)
         ob_buf_printf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", p[i]);
 }
 
+/* A date may be farther away than microseconds can tell. */
+static int64_t date_us(int64_t ms)
+{
+    if (ms > INT64_MAX / 1000)
+        return INT64_MAX;
+    return ms < INT64_MIN / 1000 ? INT64_MIN : ms * 1000;
+}
+
 static void date_text(int64_t ms, struct ob_buf *out)
 {
     char text[OB_RFC3339_MAX];
-    size_t n = ob_rfc3339(ms * 1000, text);
+    size_t n = ob_rfc3339(date_us(ms), text);
     ob_buf_put(out, text, n);
 }
 
@@ -92,11 +100,23 @@ static bool find(const struct making *k, enum ob_map_role role, bson_iter_t *it)
     return bson_iter_find_descendant(&top, name, it);
 }
 
-static struct ob_str keep(struct making *k)
+static void fault(struct making *k, const char *why)
 {
-    struct ob_str s = {0};
-    if (!k->text.failed)
-        s = ob_arena_copy(k->arena, ob_buf_view(&k->text));
+    k->ev->fault = ob_arena_copy(k->arena, ob_str_c(why));
+    k->failed = k->failed || !k->ev->fault.p;
+}
+
+/* Of the field `name`. What cannot be written as text is the fault of its event, and of no other.
+ */
+static struct ob_str keep(struct making *k, const char *name)
+{
+    char why[200];
+    if (k->text.failed) {
+        snprintf(why, sizeof(why), "field '%.100s' cannot be written as text", name);
+        fault(k, why);
+        return (struct ob_str){0};
+    }
+    struct ob_str s = ob_arena_copy(k->arena, ob_buf_view(&k->text));
     k->failed = k->failed || !s.p;
     return s;
 }
@@ -108,7 +128,7 @@ static struct ob_str text_of(struct making *k, enum ob_map_role role)
         return (struct ob_str){0};
     ob_buf_reset(&k->text);
     ob_mongo_text(bson_iter_value(&it), &k->text);
-    return k->text.n ? keep(k) : (struct ob_str){0};
+    return k->text.n || k->text.failed ? keep(k, k->m->f[role]) : (struct ob_str){0};
 }
 
 static int64_t number_of(const struct making *k, enum ob_map_role role, int64_t otherwise)
@@ -116,13 +136,10 @@ static int64_t number_of(const struct making *k, enum ob_map_role role, int64_t 
     bson_iter_t it;
     if (!find(k, role, &it) || !BSON_ITER_HOLDS_NUMBER(&it))
         return otherwise;
-    return bson_iter_as_int64(&it);
-}
-
-static void fault(struct making *k, const char *why)
-{
-    k->ev->fault = ob_arena_copy(k->arena, ob_str_c(why));
-    k->failed = k->failed || !k->ev->fault.p;
+    if (!BSON_ITER_HOLDS_DOUBLE(&it))
+        return bson_iter_as_int64(&it);
+    double v = bson_iter_double(&it); /* may be more than any integer, or none */
+    return v >= 9e15 ? INT64_C(9000000000000000) : v > -9e15 ? (int64_t)v : otherwise;
 }
 
 /* A JSON object: a document, or text that is one. */
@@ -138,7 +155,7 @@ static struct ob_str object_of(struct making *k, enum ob_map_role role)
         fault(k, "headers or metadata cannot be written as JSON");
         return (struct ob_str){0};
     }
-    return keep(k);
+    return keep(k, k->m->f[role]);
 }
 
 /* Of native documents: what their writer says; a string is JSON unless he does. */
@@ -210,7 +227,7 @@ static void take_payload(struct making *k)
             return;
         }
     }
-    k->ev->payload = keep(k);
+    k->ev->payload = keep(k, k->m->f[OB_MAP_PAYLOAD]);
 }
 
 static enum ob_col_kind col_kind(bson_type_t type)
@@ -294,7 +311,9 @@ static void take_cols(struct making *k)
         col->kind = col_kind(bson_iter_type(&it));
         ob_buf_reset(&k->text);
         ob_mongo_text(bson_iter_value(&it), &k->text);
-        col->value = keep(k);
+        col->value = keep(k, bson_iter_key(&it));
+        if (!col->value.p)
+            col->kind = OB_COL_NULL;
         k->failed = k->failed || !col->name.p;
     }
     if (!k->failed)
@@ -305,7 +324,7 @@ static int64_t created_us(const struct making *k)
 {
     bson_iter_t it;
     if (find(k, OB_MAP_CREATED, &it) && BSON_ITER_HOLDS_DATE_TIME(&it))
-        return bson_iter_date_time(&it) * 1000;
+        return date_us(bson_iter_date_time(&it));
     if (bson_iter_init_find(&it, k->doc, "_id") && BSON_ITER_HOLDS_OID(&it))
         return (int64_t)bson_oid_get_time_t(bson_iter_oid(&it)) * 1000000;
     return 0;
@@ -319,12 +338,21 @@ static void take_id(struct making *k)
         return;
     ob_buf_reset(&k->text);
     ob_mongo_text(bson_iter_value(&it), &k->text);
-    k->ev->id = keep(k);
+    k->ev->id = keep(k, "_id");
 }
 
 static uint32_t small(int64_t v)
 {
     return v < 0 ? 0 : v > 1000000 ? 1000000 : (uint32_t)v;
+}
+
+/* Its own number: one below 1 is a single attempt. 0: the configured one. */
+static uint32_t max_attempts(const struct making *k)
+{
+    int64_t own = number_of(k, OB_MAP_MAX_ATTEMPTS, INT64_MAX);
+    if (own == INT64_MAX)
+        return small(k->m->conf->dead_attempts);
+    return own < 1 ? 1 : small(own);
 }
 
 bool ob_mongo_event(const struct mongo_model *m, int payload_json, const bson_t *doc,
@@ -348,7 +376,7 @@ bool ob_mongo_event(const struct mongo_model *m, int payload_json, const bson_t 
     ev->schema_version = number_of(&k, OB_MAP_SCHEMA_VERSION, OB_NO_VERSION);
     ev->created_us = created_us(&k);
     ev->attempts = small(number_of(&k, OB_MAP_ATTEMPTS, 0));
-    ev->max_attempts = small(number_of(&k, OB_MAP_MAX_ATTEMPTS, m->conf->dead_attempts));
+    ev->max_attempts = max_attempts(&k);
     take_payload(&k);
     take_cols(&k);
     ob_buf_clear(&k.text);

@@ -8,6 +8,7 @@
 #include "source/mongodb/mongo.h"
 
 #include "core/utf8.h"
+#include "event/mongo_doc.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -135,43 +136,113 @@ static void append_json(bson_t *b, const char *field, const char *json)
     bson_destroy(x);
 }
 
-/* What is written of a failure. text NULL: it has no room for it. */
-static void failed_fields(const struct mongo_model *m, const struct ob_settle_op *op, bson_t *set,
-                          const char *text)
+/* {field: {$cond: [the document can grow by so many bytes, …: "1" and "2" are the caller's. */
+static void begin_room(bson_t *set, const char *field, size_t bytes, bson_t *cond, bson_t *list)
 {
-    bool dead = op->kind == OB_SETTLE_DEAD;
-    append_literal(set, m->f[OB_MAP_STATUS], m->failed);
-    if (m->f[OB_MAP_ATTEMPTS] && dead) {
-        char *json = bson_strdup_printf("{\"$max\":[%s,%s]}", m->x_attempts, m->x_max);
-        if (m->f[OB_MAP_MAX_ATTEMPTS] || m->conf->dead_attempts > 0)
-            append_json(set, m->f[OB_MAP_ATTEMPTS], json);
-        bson_free(json);
-    } else if (m->f[OB_MAP_ATTEMPTS]) {
-        char *json = bson_strdup_printf("{\"$add\":[%s,1]}", m->x_attempts);
-        append_json(set, m->f[OB_MAP_ATTEMPTS], json);
-        bson_free(json);
-    }
-    if (m->f[OB_MAP_ERROR] && text && (dead || m->conf->error_on == OB_MAP_ERROR_RETRY))
-        append_literal(set, m->f[OB_MAP_ERROR], text);
-    if (m->f[OB_MAP_ERROR_AT] && text)
-        BSON_APPEND_UTF8(set, m->f[OB_MAP_ERROR_AT], "$$NOW");
-    BSON_APPEND_NULL(set, m->f[OB_MAP_LOCKED_BY]);
-    BSON_APPEND_NULL(set, m->f[OB_MAP_LOCKED_UNTIL]);
+    bson_t compare, pair;
+    BSON_APPEND_DOCUMENT_BEGIN(set, field, cond);
+    BSON_APPEND_ARRAY_BEGIN(cond, "$cond", list);
+    BSON_APPEND_DOCUMENT_BEGIN(list, "0", &compare);
+    BSON_APPEND_ARRAY_BEGIN(&compare, "$lte", &pair);
+    BCON_APPEND(&pair, "0", "{", "$bsonSize", "$$ROOT", "}", "1",
+                BCON_INT64((int64_t)(OB_MONGO_DOC_MAX - bytes)));
+    bson_append_array_end(&compare, &pair);
+    bson_append_document_end(list, &compare);
 }
 
-static void failed_update(const struct mongo_model *m, const struct ob_settle_op *op, bson_t *out,
-                          bool brief)
+static void end_room(bson_t *set, bson_t *cond, bson_t *list)
 {
+    bson_append_array_end(cond, list);
+    bson_append_document_end(set, cond);
+}
+
+/* What the field has already, as an expression. */
+static void append_same(bson_t *b, const char *at, const char *field)
+{
+    char *path = bson_strdup_printf("$%s", field);
+    BSON_APPEND_UTF8(b, at, path);
+    bson_free(path);
+}
+
+/* A number of attempts. In a document without room for another field only one that is there, and as
+ * the kind of number that it is. */
+static void append_attempts(const struct mongo_model *m, bson_t *set, bool dead)
+{
+    const char *field = m->f[OB_MAP_ATTEMPTS];
+    bson_t cond, list;
+    if (!field || (dead && !m->f[OB_MAP_MAX_ATTEMPTS] && m->conf->dead_attempts <= 0))
+        return;
+    char *now = dead ? bson_strdup_printf("{\"$max\":[%s,%s]}", m->x_attempts, m->x_max)
+                     : bson_strdup_printf("{\"$add\":[%s,1]}", m->x_attempts);
+    char *small = bson_strdup_printf(
+        "{\"$cond\":[{\"$isNumber\":\"$%s\"},{\"$convert\":{\"input\":%s,\"to\":{"
+        "\"$type\":\"$%s\"},\"onError\":\"$%s\"}},\"$%s\"]}",
+        field, now, field, field, field);
+    begin_room(set, field, strlen(field) + 32, &cond, &list);
+    append_json(&list, "1", now);
+    append_json(&list, "2", small);
+    end_room(set, &cond, &list);
+    bson_free(now);
+    bson_free(small);
+}
+
+/* How much longer a status can get. */
+static size_t status_growth(const struct mongo_model *m)
+{
+    size_t least = strlen(m->pending), claimed = strlen(m->claimed), failed = strlen(m->failed);
+    least = claimed < least ? claimed : least;
+    return failed > least ? failed - least : 0;
+}
+
+/* What is written of a failure. A document that was nearly as large as a document can be gets only
+ * what it has room for: with the text, without it, without a new field; and where nothing fits it
+ * stays as it is (tests/e2e/test_mongodb_large.py). */
+static void failed_fields(const struct ob_source *s, const struct ob_settle_op *op, bson_t *set,
+                          const char *text)
+{
+    const struct mongo_model *m = s->model;
+    bool dead = op->kind == OB_SETTLE_DEAD;
+    const char *status = m->f[OB_MAP_STATUS], *error = m->f[OB_MAP_ERROR],
+               *at = m->f[OB_MAP_ERROR_AT];
+    size_t room = strnlen(text, REASON_MAX) + 24;
+    bson_t cond, list;
+    room += (error ? strlen(error) : 0) + (at ? strlen(at) : 0);
+    if (!dead) /* it is locked again */
+        room += strlen(s->owner) + 64;
+    begin_room(set, status, status_growth(m), &cond, &list);
+    append_literal(&list, "1", m->failed);
+    append_same(&list, "2", status);
+    end_room(set, &cond, &list);
+    append_attempts(m, set, dead);
+    if (error && (dead || m->conf->error_on == OB_MAP_ERROR_RETRY)) {
+        begin_room(set, error, room, &cond, &list);
+        append_literal(&list, "1", text);
+        append_same(&list, "2", error);
+        end_room(set, &cond, &list);
+    }
+    if (at) {
+        begin_room(set, at, room, &cond, &list);
+        BSON_APPEND_UTF8(&list, "1", "$$NOW");
+        append_same(&list, "2", at);
+        end_room(set, &cond, &list);
+    }
+    append_json(set, m->f[OB_MAP_LOCKED_BY], m->x_free);
+    append_json(set, m->f[OB_MAP_LOCKED_UNTIL], m->x_free);
+}
+
+static void failed_update(const struct ob_source *s, const struct ob_settle_op *op, bson_t *out)
+{
+    const struct ob_mapping *conf = s->model->conf;
     bson_t stage, set;
     const char *text = op->reason;
-    if (op->kind == OB_SETTLE_DEAD && op->exhausted && m->conf->error_exhausted)
-        text = m->conf->error_exhausted;
-    else if (op->kind == OB_SETTLE_DEAD && !op->exhausted && m->conf->error_rejected)
-        text = m->conf->error_rejected;
+    if (op->kind == OB_SETTLE_DEAD && op->exhausted && conf->error_exhausted)
+        text = conf->error_exhausted;
+    else if (op->kind == OB_SETTLE_DEAD && !op->exhausted && conf->error_rejected)
+        text = conf->error_rejected;
     bson_init(out);
     BSON_APPEND_DOCUMENT_BEGIN(out, "0", &stage);
     BSON_APPEND_DOCUMENT_BEGIN(&stage, "$set", &set);
-    failed_fields(m, op, &set, brief ? NULL : text);
+    failed_fields(s, op, &set, text ? text : "");
     bson_append_document_end(&stage, &set);
     bson_append_document_end(out, &stage);
 }
@@ -198,7 +269,7 @@ static enum ob_status mark_failed(struct ob_source *s, const struct ob_settle *s
         bson_init(&filter);
         bson_append_iter(&filter, "_id", -1, &id);
         append_ours(s, &filter, true);
-        failed_update(m, op, &update, op->event->fault.n > 0);
+        failed_update(s, op, &update);
         mongoc_bulk_operation_update_one_with_opts(bulk, &filter, &update, &none, NULL);
         bson_destroy(&filter);
         bson_destroy(&update);

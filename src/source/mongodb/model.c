@@ -5,6 +5,7 @@
  *
  * Expressions are guarded against fields of a wrong type: one odd document must not make a query
  * fail for all (tests/e2e/test_mongodb_hostile.py). */
+#include "event/mongo_doc.h"
 #include "event/mongo_native.h"
 #include "source/mongodb/mongo.h"
 
@@ -137,9 +138,10 @@ static const char *due(struct mongo_model *m, const struct ob_backoff *b)
         return "true";
     return ob_arena_printf(
         m->arena,
-        "{\"$or\":[{\"$ne\":[{\"$type\":\"$%s\"},\"date\"]},{\"$lte\":[{\"$add\":[\"$%s\","
+        "{\"$or\":[{\"$ne\":[{\"$type\":\"$%s\"},\"date\"]},{\"$lte\":[\"$%s\",{\"$subtract\":[\"$$"
+        "NOW\","
         "{\"$min\":[%" PRIu32 ",{\"$multiply\":[%" PRIu32 ",{\"$pow\":[%u.%02u,{\"$min\":[64,"
-        "{\"$max\":[0,{\"$subtract\":[%s,1]}]}]}]}]}]}]},\"$$NOW\"]}]}",
+        "{\"$max\":[0,{\"$subtract\":[%s,1]}]}]}]}]}]}]}]}]}",
         at, at, b->max_ms, b->first_ms, b->factor_pct / 100, b->factor_pct % 100, m->x_attempts);
 }
 
@@ -168,7 +170,13 @@ static bool build_filters(struct mongo_model *m)
     m->q_pending = ob_mongo_bson("{\"%s\":%s}", status, pending);
     m->q_recover = ob_mongo_bson("{\"%s\":{\"$in\":[%s,%s]},\"$expr\":%s}", status, failed, claimed,
                                  m->x_ready);
-    m->q_open = ob_mongo_bson("{\"%s\":{\"$in\":[%s,%s,%s]}}", status, pending, failed, claimed);
+    /* Dead ones are left out by the server: an entity may have more of them than a look reads. */
+    m->q_open = ob_mongo_bson("{\"%s\":{\"$in\":[%s,%s,%s]},\"$expr\":{\"$not\":[%s]}}", status,
+                              pending, failed, claimed, m->x_dead);
+    m->q_alive =
+        ob_mongo_bson("{\"%s\":{\"$in\":[%s,%s]}%s%s%s}", status, pending, failed,
+                      m->f[OB_MAP_ATTEMPTS] ? ",\"$expr\":{\"$not\":[" : "",
+                      m->f[OB_MAP_ATTEMPTS] ? m->x_dead : "", m->f[OB_MAP_ATTEMPTS] ? "]}" : "");
     m->q_ready = ob_mongo_bson("{\"$expr\":%s}", m->x_ready);
     m->sort_page = ob_mongo_bson("{\"%s\":1}", m->first);
     m->sort_order = bson_new();
@@ -181,8 +189,8 @@ static bool build_filters(struct mongo_model *m)
         "\":\"$%s\",\"" META_STATUS "\":\"$%s\",\"" META_SIZE "\":{\"$bsonSize\":\"$$ROOT\"}}",
         m->entity ? "\"$" : "{\"$literal\":null}", m->entity ? m->entity : "",
         m->entity ? "\"" : "", m->x_ready, m->x_dead, m->f[OB_MAP_LOCKED_BY], status);
-    return m->q_pending && m->q_recover && m->q_open && m->q_ready && m->sort_page && m->page &&
-           m->meta;
+    return m->q_pending && m->q_recover && m->q_open && m->q_alive && m->q_ready && m->sort_page &&
+           m->page && m->meta;
 }
 
 /* ---- locks ----
@@ -241,7 +249,12 @@ static bool build_updates(struct mongo_model *m, const char *owner)
         done_at ? ob_arena_printf(m->arena, ",\"%s\":\"$$NOW\"", done_at) : "";
     const char *cleared =
         error && m->conf->error_clear ? ob_arena_printf(m->arena, ",\"%s\":null", error) : "";
-    if (!claimed_at || !published_at || !cleared)
+    /* Of a document that has no byte to spare the fields of the lock are taken away: as nulls they
+     * would make one larger that never had them. */
+    const char *free_ = m->x_free = ob_arena_printf(
+        m->arena, "{\"$cond\":[{\"$lte\":[{\"$bsonSize\":\"$$ROOT\"},%zu]},null,\"$$REMOVE\"]}",
+        OB_MONGO_DOC_MAX - 1024);
+    if (!claimed_at || !published_at || !cleared || !free_)
         return false;
     const char *had_failed = last_bit(m), *from = claimed_from(m, owner);
     const char *until_claim = from ? lock_end(m, from) : NULL,
@@ -257,11 +270,12 @@ static bool build_updates(struct mongo_model *m, const char *owner)
     m->u_back = ob_mongo_bson(
         "[{\"$set\":{\"%s\":{\"$cond\":[{\"$ne\":[\"$%s\",{\"$literal\":%s}]},"
         "\"$%s\",{\"$cond\":[{\"$and\":[{\"$eq\":[%s,1]},{\"$lt\":[%s,%s]}]},"
-        "{\"$literal\":%s},{\"$literal\":%s}]}]},\"%s\":null,\"%s\":null}}]",
+        "{\"$literal\":%s},{\"$literal\":%s}]}]},\"%s\":%s,\"%s\":%s}}]",
         status, status, quoted(m->arena, m->claimed), status, had_failed, m->x_attempts, m->x_max,
-        quoted(m->arena, m->failed), quoted(m->arena, m->pending), by, until);
-    m->u_done = ob_mongo_bson("[{\"$set\":{\"%s\":{\"$literal\":%s},\"%s\":null,\"%s\":null%s%s}}]",
-                              status, quoted(m->arena, m->done), by, until, published_at, cleared);
+        quoted(m->arena, m->failed), quoted(m->arena, m->pending), by, free_, until, free_);
+    m->u_done =
+        ob_mongo_bson("[{\"$set\":{\"%s\":{\"$literal\":%s},\"%s\":%s,\"%s\":%s%s%s}}]", status,
+                      quoted(m->arena, m->done), by, free_, until, free_, published_at, cleared);
     return m->u_claim && m->u_renew && m->u_back && m->u_done;
 }
 
@@ -305,9 +319,9 @@ void ob_mongo_model_free(struct mongo_model *m)
 {
     if (!m)
         return;
-    bson_t *all[] = {m->q_pending, m->q_recover,  m->q_open, m->q_ready,
-                     m->sort_page, m->sort_order, m->page,   m->meta,
-                     m->u_claim,   m->u_renew,    m->u_back, m->u_done};
+    bson_t *all[] = {m->q_pending, m->q_recover,  m->q_open, m->q_alive, m->q_ready,
+                     m->sort_page, m->sort_order, m->page,   m->meta,    m->u_claim,
+                     m->u_renew,   m->u_back,     m->u_done};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         bson_destroy(all[i]);
     ob_arena_unref(m->arena);

@@ -69,9 +69,11 @@ struct mongo_model {
     /* Expressions on a document: may be claimed now; will not be tried again; attempts as a number;
      * how many it may have. JSON text, to be put into other texts. */
     const char *x_ready, *x_dead, *x_attempts, *x_max;
+    const char *x_free; /* what a field of the lock becomes when it is given up */
     bson_t *q_pending;  /* filter: waits, for the first page */
     bson_t *q_recover;  /* filter: failed or locked, and may be claimed now */
-    bson_t *q_open;     /* filter: not published, whether dead or not */
+    bson_t *q_open;     /* filter: neither published nor dead */
+    bson_t *q_alive;    /* filter: waits or failed, and is not dead by its own fields */
     bson_t *q_ready;    /* filter: {$expr: x_ready} */
     bson_t *sort_page;  /* by `first` */
     bson_t *sort_order; /* by entity and order */
@@ -143,6 +145,9 @@ struct ob_str ob_mongo_raw(const bson_t *doc);
  * no memory. */
 bool ob_mongo_event(const struct mongo_model *m, int payload_json, const bson_t *doc,
                     struct ob_arena *arena, struct ob_event *ev) OB_MUST_CHECK;
+/* The fault of one that is too large. */
+#define MONGO_NO_ROOM                                                                              \
+    "the document is so large that it cannot be locked: it has no room for the fields of its lock"
 /* The document's _id; valid as long as the event. False: it has none. */
 bool ob_mongo_ref(const struct ob_event *ev, bson_iter_t *it) OB_MUST_CHECK;
 /* A value as text: strings as they are, ObjectIds in hex, times RFC 3339, others as JSON. */

@@ -3,36 +3,16 @@
  * first parked ones in order, the documents of these claimed again.
  *
  * A document's own fields are right where the two differ: one that was published by other hands
- * leaves the parked ones, one that is locked by others stays and holds up its key. One that is gone
- * from the collection is dead with that reason, not forgotten. */
-#include "source/mongodb/mongo.h"
+ * leaves the parked ones, one that they have made dead is dead, one that is locked by others stays
+ * and holds up its key. One that is gone from the collection is dead with that reason, not
+ * forgotten. */
+#include "source/mongodb/parked.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define KEYS 512 /* keys looked at in one query */
 #define FETCH_BYTES ((size_t)8 << 20)
 #define ROWS_MAX 1000
-
-struct row {
-    int64_t n, hash;
-    uint32_t attempts;
-    bson_value_t ref;
-    size_t size;
-    enum { ROW_GONE, ROW_SETTLED, ROW_BUSY, ROW_READY } state;
-    bool use; /* chosen, and claimed */
-};
-
-struct drain {
-    struct ob_source *s;
-    size_t max, per_key;
-    int64_t keys[KEYS], due[KEYS];
-    bool more[KEYS]; /* rows are left behind */
-    int64_t holder[KEYS];
-    size_t n_keys;
-    struct row *rows;
-    size_t n_rows;
-};
 
 static enum ob_status cursor_end(mongoc_cursor_t *c, enum ob_status st, struct ob_err *err)
 {
@@ -47,14 +27,14 @@ static enum ob_status cursor_end(mongoc_cursor_t *c, enum ob_status st, struct o
 
 /* Keys that wait for dest and may be tried, earliest first. *next: time of the first that is not
  * due. Those in the window come first and are passed over. */
-static enum ob_status find_keys(struct drain *d, uint64_t dest, int64_t now_ms,
+static enum ob_status find_keys(struct mongo_drain *d, uint64_t dest, int64_t now_ms,
                                 bool (*skip)(void *, uint64_t), void *user, int64_t *next,
                                 struct ob_err *err)
 {
     mongoc_collection_t *coll = ob_mongo_coll(d->s, d->s->model->held);
     bson_t *filter = BCON_NEW("blocked_dest", BCON_INT64((int64_t)dest));
     bson_t *opts = BCON_NEW("sort", "{", "blocked_dest", BCON_INT32(1), "due_at", BCON_INT32(1),
-                            "}", "batchSize", BCON_INT32(KEYS));
+                            "}", "batchSize", BCON_INT32(MONGO_KEYS));
     const bson_t *doc;
     bson_iter_t it;
     bool left = false;
@@ -66,7 +46,7 @@ static enum ob_status find_keys(struct drain *d, uint64_t dest, int64_t now_ms,
             continue;
         if (bson_iter_init_find(&it, doc, "due_at") && BSON_ITER_HOLDS_DATE_TIME(&it))
             due = bson_iter_date_time(&it);
-        left = (dest == 0 && due > now_ms) || d->n_keys == KEYS || d->n_keys == d->max;
+        left = (dest == 0 && due > now_ms) || d->n_keys == MONGO_KEYS || d->n_keys == d->max;
         if (left) {
             *next = due;
         } else {
@@ -81,7 +61,7 @@ static enum ob_status find_keys(struct drain *d, uint64_t dest, int64_t now_ms,
     return st;
 }
 
-static size_t key_place(const struct drain *d, int64_t hash)
+static size_t key_place(const struct mongo_drain *d, int64_t hash)
 {
     size_t i = 0;
     while (i < d->n_keys && d->keys[i] != hash)
@@ -89,7 +69,7 @@ static size_t key_place(const struct drain *d, int64_t hash)
     return i;
 }
 
-static void append_hashes(const struct drain *d, const bool *done, bson_t *filter)
+static void append_hashes(const struct mongo_drain *d, const bool *done, bson_t *filter)
 {
     bson_t in, list;
     BSON_APPEND_DOCUMENT_BEGIN(filter, "hash", &in);
@@ -101,7 +81,7 @@ static void append_hashes(const struct drain *d, const bool *done, bson_t *filte
     bson_append_document_end(filter, &in);
 }
 
-static mongoc_cursor_t *by_hash(const struct drain *d, mongoc_collection_t *coll,
+static mongoc_cursor_t *by_hash(const struct mongo_drain *d, mongoc_collection_t *coll,
                                 const bson_t *filter)
 {
     bson_t *opts =
@@ -114,7 +94,7 @@ static mongoc_cursor_t *by_hash(const struct drain *d, mongoc_collection_t *coll
 }
 
 /* The number of the dead event that holds a key: what stands behind that is not there for us. */
-static enum ob_status find_holders(struct drain *d, struct ob_err *err)
+static enum ob_status find_holders(struct mongo_drain *d, struct ob_err *err)
 {
     mongoc_collection_t *coll = ob_mongo_coll(d->s, d->s->model->dead);
     const bson_t *doc;
@@ -137,13 +117,13 @@ static enum ob_status find_holders(struct drain *d, struct ob_err *err)
 /* ---- rows ---- */
 
 /* Reads on until a key has more than its share: then it is asked again without it. */
-static enum ob_status read_some(struct drain *d, mongoc_collection_t *coll, bool *done, bool *again,
-                                struct ob_err *err)
+static enum ob_status read_some(struct mongo_drain *d, mongoc_collection_t *coll, bool *done,
+                                bool *again, struct ob_err *err)
 {
     bson_t filter;
     const bson_t *doc;
     bson_iter_t it;
-    size_t key = KEYS, in_key = 0;
+    size_t key = MONGO_KEYS, in_key = 0;
     *again = false;
     bson_init(&filter);
     append_hashes(d, done, &filter);
@@ -164,8 +144,8 @@ static enum ob_status read_some(struct drain *d, mongoc_collection_t *coll, bool
                 break;
             continue;
         }
-        struct row *row = &d->rows[d->n_rows++];
-        *row = (struct row){.n = n, .hash = d->keys[key]};
+        struct mongo_row *row = &d->rows[d->n_rows++];
+        *row = (struct mongo_row){.n = n, .hash = d->keys[key]};
         row->attempts = (uint32_t)ob_mongo_i64(doc, "attempts", 0);
         if (bson_iter_init_find(&it, doc, "ref"))
             bson_value_copy(bson_iter_value(&it), &row->ref);
@@ -174,10 +154,10 @@ static enum ob_status read_some(struct drain *d, mongoc_collection_t *coll, bool
     return cursor_end(c, OB_OK, err);
 }
 
-static enum ob_status find_rows(struct drain *d, struct ob_err *err)
+static enum ob_status find_rows(struct mongo_drain *d, struct ob_err *err)
 {
     mongoc_collection_t *coll = ob_mongo_coll(d->s, d->s->model->parked);
-    bool done[KEYS] = {false}, again = true;
+    bool done[MONGO_KEYS] = {false}, again = true;
     enum ob_status st = OB_OK;
     while (st == OB_OK && again) {
         bool left = false;
@@ -193,7 +173,7 @@ static enum ob_status find_rows(struct drain *d, struct ob_err *err)
 
 /* ---- documents ---- */
 
-static void append_refs(const struct drain *d, bool used, bson_t *filter)
+static void append_refs(const struct mongo_drain *d, bool used, bson_t *filter)
 {
     bson_t in, list;
     BSON_APPEND_DOCUMENT_BEGIN(filter, "_id", &in);
@@ -205,7 +185,7 @@ static void append_refs(const struct drain *d, bool used, bson_t *filter)
     bson_append_document_end(filter, &in);
 }
 
-static struct row *row_of(const struct drain *d, const bson_t *doc)
+static struct mongo_row *row_of(const struct mongo_drain *d, const bson_t *doc)
 {
     bson_iter_t it;
     uint64_t h[2], x[2];
@@ -229,7 +209,7 @@ static const char *text_in(const bson_t *doc, const char *field)
 }
 
 /* What the documents of the rows say of themselves. */
-static enum ob_status look(struct drain *d, struct ob_err *err)
+static enum ob_status look(struct mongo_drain *d, struct ob_err *err)
 {
     const struct mongo_model *m = d->s->model;
     mongoc_collection_t *coll = ob_mongo_coll(d->s, m->events);
@@ -242,13 +222,17 @@ static enum ob_status look(struct drain *d, struct ob_err *err)
     BSON_APPEND_DOCUMENT(&opts, "projection", m->meta);
     mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, &filter, &opts, NULL);
     while (mongoc_cursor_next(c, &doc)) {
-        struct row *row = row_of(d, doc);
+        struct mongo_row *row = row_of(d, doc);
         const char *status = text_in(doc, META_STATUS);
         if (!row)
             continue;
         row->size = (size_t)ob_mongo_i64(doc, META_SIZE, 0);
         bool ready = bson_iter_init_find(&it, doc, META_READY) && bson_iter_as_bool(&it);
-        if (strcmp(status, m->pending) == 0 || strcmp(status, m->failed) == 0)
+        bool dead = m->f[OB_MAP_ATTEMPTS] && bson_iter_init_find(&it, doc, META_DEAD) &&
+                    bson_iter_as_bool(&it);
+        if (dead)
+            row->state = ROW_DEAD;
+        else if (strcmp(status, m->pending) == 0 || strcmp(status, m->failed) == 0)
             row->state = ROW_READY;
         else if (strcmp(status, m->claimed) == 0)
             row->state =
@@ -264,14 +248,14 @@ static enum ob_status look(struct drain *d, struct ob_err *err)
 }
 
 /* Those that fit, in order; a key ends at the first that cannot be had. */
-static size_t choose(struct drain *d)
+static size_t choose(struct mongo_drain *d)
 {
     size_t bytes = 0, n = 0;
     int64_t shut = 0;
     bool closed = false;
     for (size_t i = 0; i < d->n_rows; i++) {
-        struct row *row = &d->rows[i];
-        if (row->state == ROW_GONE || row->state == ROW_SETTLED)
+        struct mongo_row *row = &d->rows[i];
+        if (row->state != ROW_BUSY && row->state != ROW_READY)
             continue;
         if (closed && shut == row->hash)
             continue;
@@ -288,18 +272,25 @@ static size_t choose(struct drain *d)
     return n;
 }
 
-static enum ob_status claim_rows(struct drain *d, struct ob_err *err)
+/* only: that row, NULL: all that were chosen. */
+static void append_refs_of(const struct mongo_drain *d, const struct mongo_row *only,
+                           bson_t *filter)
+{
+    if (only)
+        BSON_APPEND_VALUE(filter, "_id", &only->ref);
+    else
+        append_refs(d, true, filter);
+}
+
+static enum ob_status lock(struct mongo_drain *d, mongoc_collection_t *coll,
+                           const struct mongo_row *only, struct ob_err *err)
 {
     const struct mongo_model *m = d->s->model;
-    mongoc_collection_t *coll = ob_mongo_coll(d->s, m->events);
     bson_t filter, either, one;
     bson_init(&filter);
-    append_refs(d, true, &filter);
+    append_refs_of(d, only, &filter);
     BSON_APPEND_ARRAY_BEGIN(&filter, "$or", &either);
-    BSON_APPEND_DOCUMENT_BEGIN(&either, "0", &one);
-    BCON_APPEND(&one, m->f[OB_MAP_STATUS], "{", "$in", "[", BCON_UTF8(m->pending),
-                BCON_UTF8(m->failed), "]", "}");
-    bson_append_document_end(&either, &one);
+    BSON_APPEND_DOCUMENT(&either, "0", m->q_alive);
     BSON_APPEND_DOCUMENT_BEGIN(&either, "1", &one);
     BCON_APPEND(&one, m->f[OB_MAP_STATUS], BCON_UTF8(m->claimed), m->f[OB_MAP_LOCKED_BY],
                 BCON_UTF8(d->s->owner));
@@ -309,47 +300,81 @@ static enum ob_status claim_rows(struct drain *d, struct ob_err *err)
     enum ob_status st = ob_mongo_update_many(coll, &filter, m->u_claim, d->s->conf->timeout_ms,
                                              NULL, NULL, "claiming parked events", err);
     bson_destroy(&filter);
+    return st;
+}
+
+/* One that is so large that its lock does not fit is handed out without, to be dead. */
+static enum ob_status claim_rows(struct mongo_drain *d, struct ob_err *err)
+{
+    mongoc_collection_t *coll = ob_mongo_coll(d->s, d->s->model->events);
+    enum ob_status st = lock(d, coll, NULL, err);
+    bool each = st == OB_REJECT;
+    st = each ? OB_OK : st;
+    for (size_t i = 0; each && st == OB_OK && i < d->n_rows; i++)
+        if (d->rows[i].use) {
+            st = lock(d, coll, &d->rows[i], err);
+            d->rows[i].refused = st == OB_REJECT;
+            st = d->rows[i].refused ? OB_OK : st;
+        }
     mongoc_collection_destroy(coll);
     return st;
 }
 
-/* Events at the places of their rows. */
-static enum ob_status fetch(struct drain *d, struct ob_batch *batch, bool *got, struct ob_err *err)
+/* Events at the places of their rows. refused: of that row, which could not be locked. */
+static enum ob_status fetch_some(struct mongo_drain *d, mongoc_collection_t *coll,
+                                 const struct mongo_row *refused, struct ob_batch *batch, bool *got,
+                                 struct ob_err *err)
 {
     const struct mongo_model *m = d->s->model;
-    mongoc_collection_t *coll = ob_mongo_coll(d->s, m->events);
     bson_t filter, *opts = BCON_NEW("readConcern", "{", "level", "majority", "}");
     const bson_t *doc;
     enum ob_status st = OB_OK;
     bson_init(&filter);
-    append_refs(d, true, &filter);
-    BSON_APPEND_UTF8(&filter, m->f[OB_MAP_STATUS], m->claimed);
-    BSON_APPEND_UTF8(&filter, m->f[OB_MAP_LOCKED_BY], d->s->owner);
+    append_refs_of(d, refused, &filter);
+    if (refused) {
+        bson_concat(&filter, m->q_alive);
+    } else {
+        BSON_APPEND_UTF8(&filter, m->f[OB_MAP_STATUS], m->claimed);
+        BSON_APPEND_UTF8(&filter, m->f[OB_MAP_LOCKED_BY], d->s->owner);
+    }
     mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, &filter, opts, NULL);
     while (st == OB_OK && mongoc_cursor_next(c, &doc)) {
-        struct row *row = row_of(d, doc);
+        struct mongo_row *row = row_of(d, doc);
         size_t i = row ? (size_t)(row - d->rows) : 0;
         if (!row)
             continue;
         if (!ob_mongo_event(m, d->s->conf->payload_json, doc, batch->arena, &batch->events[i]))
             st = ob_err_set(err, OB_DOWN, "no memory for parked events");
+        if (refused)
+            batch->events[i].fault = OB_STR(MONGO_NO_ROOM);
         got[i] = true;
     }
     st = cursor_end(c, st, err);
     bson_destroy(&filter);
     bson_destroy(opts);
+    return st;
+}
+
+static enum ob_status fetch(struct mongo_drain *d, struct ob_batch *batch, bool *got,
+                            struct ob_err *err)
+{
+    mongoc_collection_t *coll = ob_mongo_coll(d->s, d->s->model->events);
+    enum ob_status st = fetch_some(d, coll, NULL, batch, got, err);
+    for (size_t i = 0; st == OB_OK && i < d->n_rows; i++)
+        if (d->rows[i].refused)
+            st = fetch_some(d, coll, &d->rows[i], batch, got, err);
     mongoc_collection_destroy(coll);
     return st;
 }
 
 /* What came, whole keys in order; what did not ends its key. */
-static enum ob_status hand_out(struct drain *d, struct ob_batch *batch, const bool *got,
+static enum ob_status hand_out(struct mongo_drain *d, struct ob_batch *batch, const bool *got,
                                struct ob_err *err)
 {
     int64_t now = ob_clock_mono_ms(d->s->clock), shut = 0;
     bool closed = false;
     for (size_t i = 0; i < d->n_rows; i++) {
-        struct row *row = &d->rows[i];
+        struct mongo_row *row = &d->rows[i];
         if (!row->use)
             continue;
         if (!got[i] || (closed && shut == row->hash)) {
@@ -377,90 +402,9 @@ static enum ob_status hand_out(struct drain *d, struct ob_batch *batch, const bo
     return OB_OK;
 }
 
-/* ---- rows without a document that waits ---- */
-
-static enum ob_status close_run(void *user, mongoc_client_session_t *session, int64_t first,
-                                struct ob_err *err)
-{
-    struct drain *d = user;
-    const struct mongo_model *m = d->s->model;
-    mongoc_collection_t *parked = ob_mongo_coll(d->s, m->parked),
-                        *dead = ob_mongo_coll(d->s, m->dead);
-    bson_t opts, reply, *upsert = BCON_NEW("upsert", BCON_BOOL(true));
-    bson_error_t e;
-    size_t n_released = 0, n_hashes = 0;
-    uint64_t released[1];
-    int64_t *hashes = calloc(d->n_rows + 1, sizeof(*hashes));
-    enum ob_status st = hashes ? OB_OK : ob_err_set(err, OB_RETRY, "no memory");
-    (void)first;
-    for (size_t i = 0; st == OB_OK && i < d->n_rows; i++) {
-        const struct row *row = &d->rows[i];
-        if (row->state != ROW_GONE && row->state != ROW_SETTLED)
-            continue;
-        bson_t *filter = BCON_NEW("_id", BCON_INT64(row->n)), set, update;
-        hashes[n_hashes++] = row->hash;
-        ob_mongo_write_opts(&opts, d->s->conf->timeout_ms, session);
-        if (!mongoc_collection_delete_one(parked, filter, &opts, &reply, &e))
-            st = ob_mongo_fail(err, "closing parked events", &e, &reply);
-        bson_destroy(&reply);
-        if (st == OB_OK && row->state == ROW_GONE) {
-            bson_init(&update);
-            BSON_APPEND_DOCUMENT_BEGIN(&update, "$set", &set);
-            BSON_APPEND_VALUE(&set, "ref", &row->ref);
-            BSON_APPEND_INT64(&set, "hash", row->hash);
-            BSON_APPEND_UTF8(&set, "error", "its document is gone from the collection");
-            BSON_APPEND_INT64(&set, "attempts", row->attempts);
-            BSON_APPEND_DATE_TIME(&set, "at", ob_clock_wall_us(d->s->clock) / 1000);
-            BSON_APPEND_BOOL(&set, "hold", false);
-            BSON_APPEND_UTF8(&set, "state", "dead");
-            bson_append_document_end(&update, &set);
-            bson_concat(&opts, upsert);
-            if (!mongoc_collection_update_one(dead, filter, &update, &opts, &reply, &e))
-                st = ob_mongo_fail(err, "closing parked events", &e, &reply);
-            bson_destroy(&reply);
-            bson_destroy(&update);
-        }
-        bson_destroy(&opts);
-        bson_destroy(filter);
-    }
-    if (st == OB_OK)
-        st = ob_mongo_rekey(d->s->client, d->s->conf->database, m, d->s->conf->timeout_ms, session,
-                            hashes, n_hashes, released, 0, &n_released, err);
-    free(hashes);
-    bson_destroy(upsert);
-    mongoc_collection_destroy(parked);
-    mongoc_collection_destroy(dead);
-    return st;
-}
-
-static enum ob_status close_rows(struct drain *d, struct ob_err *err)
-{
-    size_t gone = 0, settled = 0;
-    for (size_t i = 0; i < d->n_rows; i++) {
-        gone += d->rows[i].state == ROW_GONE;
-        settled += d->rows[i].state == ROW_SETTLED;
-    }
-    if (gone + settled == 0)
-        return OB_OK;
-    ob_log(d->s->log, gone ? OB_LOG_ERROR : OB_LOG_INFO, gone ? "source.gone" : "source.closed",
-           OB_KI("gone", gone), OB_KI("settled_by_others", settled));
-    struct mongo_txn t = {.client = d->s->client,
-                          .conf = d->s->conf,
-                          .model = d->s->model,
-                          .clock = d->s->clock,
-                          .epoch = d->s->epoch,
-                          .owner = d->s->token,
-                          .run = close_run,
-                          .user = d};
-    enum ob_status st = ob_mongo_transaction(&t, err);
-    if (st == OB_FENCED)
-        ob_mongo_lost(d->s);
-    return st;
-}
-
 /* ---- all of it ---- */
 
-static enum ob_status load(struct drain *d, struct ob_batch **out, struct ob_err *err)
+static enum ob_status load(struct mongo_drain *d, struct ob_batch **out, struct ob_err *err)
 {
     struct ob_batch *batch = ob_batch_new(d->n_rows ? d->n_rows : 1, (size_t)2 << 30);
     bool *got = calloc(d->n_rows + 1, sizeof(*got));
@@ -472,7 +416,7 @@ static enum ob_status load(struct drain *d, struct ob_batch **out, struct ob_err
     if (st == OB_OK)
         st = look(d, err);
     if (st == OB_OK)
-        st = close_rows(d, err);
+        st = ob_mongo_close_rows(d, err);
     if (st == OB_OK && choose(d) > 0) {
         st = claim_rows(d, err);
         if (st == OB_OK)
@@ -496,7 +440,7 @@ enum ob_status ob_mongo_drain(struct ob_source *s, uint64_t dest, int64_t now_wa
                               size_t per_key, bool (*skip)(void *user, uint64_t hash), void *user,
                               struct ob_batch **out, int64_t *next_due_ms, struct ob_err *err)
 {
-    struct drain d = {
+    struct mongo_drain d = {
         .s = s, .max = max > ROWS_MAX ? ROWS_MAX : max, .per_key = per_key ? per_key : 1};
     int64_t next = INT64_MAX;
     enum ob_status st = ob_mongo_owned(s, err);

@@ -95,6 +95,7 @@ static enum ob_status forget_attempts(struct release *r, mongoc_client_session_t
     BSON_APPEND_DOCUMENT_BEGIN(&filter, "_id", &in);
     BSON_APPEND_ARRAY(&in, "$in", r->refs);
     bson_append_document_end(&filter, &in);
+    BCON_APPEND(&filter, m->f[OB_MAP_ATTEMPTS], "{", "$gt", BCON_INT32(0), "}");
     enum ob_status st = ob_mongo_update_many(coll, &filter, update, r->s->conf->timeout_ms, session,
                                              NULL, "released documents", err);
     bson_destroy(&filter);
