@@ -69,18 +69,22 @@ struct mongo_model {
     /* Expressions on a document: may be claimed now; will not be tried again; attempts as a number;
      * how many it may have. JSON text, to be put into other texts. */
     const char *x_ready, *x_dead, *x_attempts, *x_max;
-    const char *x_free; /* what a field of the lock becomes when it is given up */
-    bson_t *q_pending;  /* filter: waits, for the first page */
-    bson_t *q_recover;  /* filter: failed or locked, and may be claimed now */
-    bson_t *q_open;     /* filter: neither published nor dead */
-    bson_t *q_alive;    /* filter: waits or failed, and is not dead by its own fields */
-    bson_t *q_ready;    /* filter: {$expr: x_ready} */
-    bson_t *sort_page;  /* by `first` */
-    bson_t *sort_order; /* by entity and order */
-    bson_t *page;       /* projection: the entity */
-    bson_t *meta;       /* projection: what a pass needs to know of a document */
+    const char *x_free;  /* what a field of the lock becomes when it is given up */
+    bson_t *q_pending;   /* filter: waits, for the first page */
+    bson_t *q_locked;    /* filter: locked, and may be claimed now */
+    bson_t *q_failed;    /* filter: failed, whether dead or not */
+    bson_t *q_open;      /* filter: neither published nor dead */
+    bson_t *q_alive;     /* filter: waits or failed, and is not dead by its own fields */
+    bson_t *q_ready;     /* filter: {$expr: x_ready} */
+    bson_t *sort_page;   /* by `first` */
+    bson_t *sort_order;  /* by entity and order */
+    bson_t *page;        /* projection: the entity, and `first` */
+    bson_t *page_failed; /* the same, and whether it may be claimed now */
+    bson_t *meta;        /* projection: what a pass needs to know of a document */
     bson_t *u_claim, *u_renew, *u_back, *u_done; /* updates: pipelines */
 };
+
+#define PAGE_READY "outbox_ready" /* of page_failed */
 
 /* Fields of the projection `meta`, beside _id. */
 #define META_ENTITY "e"
@@ -266,18 +270,29 @@ struct ob_source {
     struct ob_buf text;
 };
 
+/* Where the next look for the same begins; NULL or empty: at the first one. */
+struct mongo_place {
+    bson_value_t at; /* of the field `first` */
+};
+
+void ob_mongo_place_clear(struct mongo_place *place);
+
+enum mongo_kind { MONGO_PENDING, MONGO_LOCKED, MONGO_FAILED };
+
 /* A look for work. Thread: the reader's. */
 struct mongo_pass {
     struct ob_source *s;
     mongoc_client_t *client;
     size_t max, max_bytes;
-    bool recover;                 /* look at failed and locked ones, not at pending ones */
+    enum mongo_kind kind;         /* of the documents that are looked for */
+    struct mongo_place *place;    /* in and out; NULL: all are looked at each time */
     size_t slice;                 /* in and out: entities of one query; 0: not known yet */
     const bson_value_t *entities; /* look at these alone, without a page; n_entities 0: at all */
     size_t n_entities;
     struct mongo_set *refused; /* documents that were handed out and could not be locked */
     bson_t *unsure;            /* out: an array of ids that a failed claim may have locked */
     bool more;                 /* out: there may be more of the same */
+    bool partly;               /* out: only a slice was looked at */
 };
 
 /* OB_OK: *out has documents that are ours. OB_AGAIN: nothing. */

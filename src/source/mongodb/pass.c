@@ -6,7 +6,7 @@
  * (tests/e2e/test_mongodb_rows.py::test_nothing_is_claimed_behind_one_that_waits), and a write that
  * can still be rolled back is not seen (tests/e2e/test_mongodb_rollback.py).
  *
- * The page's cursor goes on until something can be claimed: documents that wait hide nothing.
+ * The page (pass_page.c) goes on until something can be claimed: documents that wait hide nothing.
  *
  * Where the change stream has named the entities of what was written there is no page: the second
  * query is the same, so the order is as safe, and a round trip is saved. */
@@ -14,15 +14,14 @@
 
 #include <stdlib.h>
 
-#define SEEN_MAX ((size_t)1 << 18) /* entities of one look */
-#define SLICE 128                  /* entities of the first query */
-#define PER_ENTITY 1000            /* documents of one entity in one look */
-#define DOCS_MAX 16                /* documents of one slice, in pages: memory has a bound … */
-#define DOCS_WANTED 4              /* … and what is read a reason */
+#define SLICE 128       /* entities of the first query */
+#define PER_ENTITY 1000 /* documents of one entity in one look */
+#define DOCS_MAX 16     /* documents of one slice, in pages: memory has a bound … */
+#define DOCS_WANTED 4   /* … and what is read a reason */
 
 /* ---- documents ---- */
 
-static void list_clear(struct mongo_list *l)
+void ob_mongo_list_clear(struct mongo_list *l)
 {
     for (size_t i = 0; i < l->n; i++) {
         bson_value_destroy(&l->at[i].id);
@@ -33,11 +32,11 @@ static void list_clear(struct mongo_list *l)
 
 static void list_free(struct mongo_list *l)
 {
-    list_clear(l);
+    ob_mongo_list_clear(l);
     free(l->at);
 }
 
-static struct mongo_candidate *list_new(struct mongo_list *l)
+struct mongo_candidate *ob_mongo_list_new(struct mongo_list *l)
 {
     if (l->n == l->cap) {
         size_t cap = l->cap ? l->cap * 2 : 256;
@@ -59,7 +58,7 @@ static bool is_true(bson_iter_t *it)
 /* From a document of the projection `meta`. False: no memory. */
 static bool read_meta(const struct mongo_look *k, const bson_t *doc, struct mongo_list *to)
 {
-    struct mongo_candidate *c = list_new(to);
+    struct mongo_candidate *c = ob_mongo_list_new(to);
     bson_iter_t it;
     bool locked_by_us = false, claimed = false;
     if (!c)
@@ -89,111 +88,6 @@ static bool read_meta(const struct mongo_look *k, const bson_t *doc, struct mong
     return true;
 }
 
-/* A document without an entity is one of its own. */
-static bool has_entity(const struct mongo_candidate *c)
-{
-    return c->entity.value_type != BSON_TYPE_EOD && c->entity.value_type != BSON_TYPE_NULL &&
-           !(c->entity.value_type == BSON_TYPE_UTF8 && c->entity.value.v_utf8.len == 0);
-}
-
-static mongoc_cursor_t *find(const struct mongo_look *k, mongoc_collection_t *coll,
-                             const bson_t *filter, const bson_t *sort, const bson_t *projection,
-                             int64_t limit)
-{
-    bson_t opts;
-    bson_error_t e;
-    bson_init(&opts);
-    if (projection)
-        BSON_APPEND_DOCUMENT(&opts, "projection", projection);
-    if (sort)
-        BSON_APPEND_DOCUMENT(&opts, "sort", sort);
-    if (limit)
-        BSON_APPEND_INT64(&opts, "limit", limit);
-    BSON_APPEND_INT32(&opts, "batchSize", 1000);
-    if (!mongoc_client_session_append(k->session, &opts, &e))
-        bson_reinit(&opts);
-    mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, filter, &opts, NULL);
-    bson_destroy(&opts);
-    return c;
-}
-
-/* ---- the page ---- */
-
-/* From a document of the projection `page`. False: no memory. */
-static bool read_page(struct mongo_look *k, const bson_t *doc)
-{
-    struct mongo_candidate *c = list_new(&k->page);
-    bson_iter_t it, at;
-    if (!c)
-        return false;
-    if (bson_iter_init_find(&it, doc, "_id"))
-        bson_value_copy(bson_iter_value(&it), &c->id);
-    if (k->m->entity && bson_iter_init(&it, doc) &&
-        bson_iter_find_descendant(&it, k->m->entity, &at))
-        bson_value_copy(bson_iter_value(&at), &c->entity);
-    ob_mongo_hash(&c->id, c->id_hash);
-    if (c->entity.value_type != BSON_TYPE_EOD)
-        ob_mongo_hash(&c->entity, c->entity_hash);
-    return true;
-}
-
-/* The next documents whose entity was not seen in this look. */
-static enum ob_status next_page(struct mongo_look *k, mongoc_cursor_t *cursor, struct ob_err *err)
-{
-    const bson_t *doc;
-    list_clear(&k->page);
-    ob_mongo_set_clear(&k->groups);
-    size_t scanned = 0;
-    k->page_over = false;
-    while (scanned < k->p->max || (k->page.n == 0 && k->seen.n < SEEN_MAX)) {
-        if (!mongoc_cursor_next(cursor, &doc)) {
-            k->page_over = true;
-            break;
-        }
-        scanned++;
-        if (!read_page(k, doc))
-            return ob_err_set(err, OB_DOWN, "no memory for a page");
-        struct mongo_candidate *c = &k->page.at[k->page.n - 1];
-        const uint64_t *h = has_entity(c) ? c->entity_hash : c->id_hash;
-        bool old = k->seen.n >= SEEN_MAX || ob_mongo_set_has(&k->seen, h, NULL);
-        int added = old ? 0 : ob_mongo_set_add(&k->groups, h, (uint32_t)(k->page.n - 1));
-        if (added < 0)
-            return ob_err_set(err, OB_DOWN, "no memory for a page");
-        if (added == 0) { /* its entity is looked at as a whole */
-            bson_value_destroy(&c->id);
-            bson_value_destroy(&c->entity);
-            k->page.n--;
-        }
-    }
-    for (size_t i = 0; i < k->page.n; i++) {
-        const struct mongo_candidate *c = &k->page.at[i];
-        if (ob_mongo_set_add(&k->seen, has_entity(c) ? c->entity_hash : c->id_hash, 0) < 0)
-            return ob_err_set(err, OB_DOWN, "no memory for a page");
-    }
-    return ob_mongo_cursor(cursor, "looking for documents", err);
-}
-
-/* The entities that are named, in place of a page. */
-static enum ob_status named_page(struct mongo_look *k, struct ob_err *err)
-{
-    k->page_over = true;
-    for (size_t i = 0; i < k->p->n_entities; i++) {
-        struct mongo_candidate *c = list_new(&k->page);
-        if (!c)
-            return ob_err_set(err, OB_DOWN, "no memory for a page");
-        bson_value_copy(&k->p->entities[i], &c->entity);
-        ob_mongo_hash(&c->entity, c->entity_hash);
-        int added = ob_mongo_set_add(&k->groups, c->entity_hash, (uint32_t)(k->page.n - 1));
-        if (added < 0)
-            return ob_err_set(err, OB_DOWN, "no memory for a page");
-        if (added == 0) {
-            bson_value_destroy(&c->entity);
-            k->page.n--;
-        }
-    }
-    return OB_OK;
-}
-
 /* ---- entities ---- */
 
 /* Of a slice of the page, those entities that no query has passed yet. */
@@ -202,7 +96,8 @@ static size_t entities_of(const struct mongo_look *k, size_t from, size_t to,
 {
     size_t n = 0;
     for (size_t i = from; i < to; i++)
-        if (has_entity(&k->page.at[i]) && !ob_mongo_set_has(done, k->page.at[i].entity_hash, NULL))
+        if (ob_mongo_has_entity(&k->page.at[i]) &&
+            !ob_mongo_set_has(done, k->page.at[i].entity_hash, NULL))
             out[n++] = &k->page.at[i].entity;
     return n;
 }
@@ -215,13 +110,13 @@ static enum ob_status read_single(struct mongo_look *k, size_t from, size_t to,
     const bson_t *doc;
     size_t n = 0;
     for (size_t i = from; i < to; i++)
-        if (!has_entity(&k->page.at[i]))
+        if (!ob_mongo_has_entity(&k->page.at[i]))
             ids[n++] = &k->page.at[i].id;
     if (n == 0)
         return OB_OK;
     bson_init(&filter);
     ob_mongo_in(&filter, "_id", ids, n);
-    mongoc_cursor_t *c = find(k, k->events, &filter, NULL, k->m->meta, 0);
+    mongoc_cursor_t *c = ob_mongo_look_find(k, &filter, NULL, k->m->meta, 0);
     enum ob_status st = OB_OK;
     while (st == OB_OK && mongoc_cursor_next(c, &doc)) {
         if (!read_meta(k, doc, &k->docs))
@@ -257,7 +152,7 @@ static enum ob_status read_entities(struct mongo_look *k, const bson_value_t *co
     bson_init(&filter);
     ob_mongo_in(&filter, k->m->entity, entities, n);
     bson_concat(&filter, k->m->q_open);
-    mongoc_cursor_t *c = find(k, k->events, &filter, k->m->sort_order, k->m->meta, 0);
+    mongoc_cursor_t *c = ob_mongo_look_find(k, &filter, k->m->sort_order, k->m->meta, 0);
     while (st == OB_OK && !*again && !k->crowded && mongoc_cursor_next(c, &doc)) {
         if (!read_meta(k, doc, &k->docs)) {
             st = ob_err_set(err, OB_DOWN, "no memory for documents");
@@ -288,7 +183,7 @@ static enum ob_status read_slice(struct mongo_look *k, size_t from, size_t to, s
     bool again = true;
     const bson_value_t **values = calloc(to - from + 1, sizeof(*values));
     enum ob_status st = values ? OB_OK : ob_err_set(err, OB_DOWN, "no memory for a page");
-    list_clear(&k->docs);
+    ob_mongo_list_clear(&k->docs);
     k->crowded = false;
     while (st == OB_OK && again && !k->crowded) {
         size_t n = entities_of(k, from, to, &done, values);
@@ -395,7 +290,7 @@ static int by_group(const void *a, const void *b)
 
 static bool move(struct mongo_candidate *d, struct mongo_list *to)
 {
-    struct mongo_candidate *t = list_new(to);
+    struct mongo_candidate *t = ob_mongo_list_new(to);
     if (t) {
         *t = *d;
         d->id.value_type = d->entity.value_type = BSON_TYPE_NULL; /* moved */
@@ -470,28 +365,42 @@ static enum ob_status take_page(struct mongo_look *k, struct ob_err *err)
 
 /* ---- all of it ---- */
 
+/* From k->p->place on, or from the first one. */
+static enum ob_status pages(struct mongo_look *k, struct ob_err *err)
+{
+    enum ob_status st = OB_OK;
+    mongoc_cursor_t *cursor = ob_mongo_page_open(k);
+    while (st == OB_OK && k->take.n == 0) {
+        st = ob_mongo_page_next(k, cursor, err);
+        if (st == OB_OK && k->page.n > 0)
+            st = take_page(k, err);
+        if (k->page_over || k->enough)
+            break;
+    }
+    mongoc_cursor_destroy(cursor);
+    return st;
+}
+
 static enum ob_status look_through(struct mongo_look *k, struct ob_err *err)
 {
     enum ob_status st = OB_OK;
     if (k->p->n_entities > 0) {
-        st = named_page(k, err);
+        st = ob_mongo_page_named(k, err);
         if (st == OB_OK)
             st = take_page(k, err);
         k->p->more = k->full;
         return st;
     }
-    mongoc_cursor_t *cursor = find(k, k->events, k->p->recover ? k->m->q_recover : k->m->q_pending,
-                                   k->m->sort_page, k->m->page, 0);
-    while (st == OB_OK && k->take.n == 0) {
-        st = next_page(k, cursor, err);
-        if (st != OB_OK || k->page.n == 0)
-            break;
-        st = take_page(k, err);
-        k->p->more = k->full || !k->page_over;
-        if (k->page_over)
-            break;
+    bool from_place = ob_mongo_page_placed(k);
+    st = pages(k, err);
+    if (st == OB_OK && from_place && k->page_over && k->take.n == 0 &&
+        k->p->kind == MONGO_PENDING) { /* what stands before the place was not looked at */
+        ob_mongo_place_clear(k->p->place);
+        st = pages(k, err);
     }
-    mongoc_cursor_destroy(cursor);
+    if (st == OB_OK)
+        ob_mongo_page_keep(k);
+    k->p->more = k->full || (k->take.n > 0 && !k->page_over);
     return st;
 }
 
@@ -509,7 +418,7 @@ enum ob_status ob_mongo_pass(struct mongo_pass *p, struct mongo_page **out, stru
         return ob_mongo_fail(err, "a session", &e, NULL);
     k.events = mongoc_client_get_collection(p->client, db, k.m->events);
     k.parked = mongoc_client_get_collection(p->client, db, k.m->parked);
-    p->more = false;
+    p->more = p->partly = false;
     st = look_through(&k, err);
     mongoc_client_session_destroy(k.session);
     if (st == OB_OK)
@@ -518,6 +427,8 @@ enum ob_status ob_mongo_pass(struct mongo_pass *p, struct mongo_page **out, stru
         st = k.take.n > 0 ? ob_mongo_claim(&k, out, err) : OB_AGAIN;
     if (st != OB_OK)
         p->more = false;
+    bson_value_destroy(&k.at);
+    bson_value_destroy(&k.page_at);
     list_free(&k.page);
     list_free(&k.docs);
     list_free(&k.take);

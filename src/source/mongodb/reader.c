@@ -18,6 +18,10 @@
 
 #define RECOVER_MS 1000  /* failed and locked documents are looked for as often */
 #define RECOVER_SHARE 20 /* … but not for more than a twentieth of the time */
+#define SLICE_MS 250     /* between two slices of the failed ones */
+#define HEAD_MS 1000     /* waiting ones at the head are passed over for as long … */
+#define HEAD_SHARE 4     /* … and so many times as long as it took to look at them */
+#define HEAD_LEAST_MS 100
 #define ERROR_MS 200
 #define BUSY_LOOKS 3
 #define HINTS_MAX 16 /* more entities than this are looked at as all are */
@@ -42,6 +46,11 @@ struct mongo_reader {
     /* the thread's own */
     int64_t idle_ms, look_at, recover_at, sweep_at;
     bool recover_first;
+    bool partly;    /* failed ones are left that were not looked at … */
+    bool all_first; /* … since the reader began: it cannot say that there is nothing */
+    struct mongo_place pending_at, failed_at;
+    int64_t head_at, head_soon; /* when a look begins at the first pending one; if it shall */
+    bool head;                  /* it shall */
     size_t slice;
     unsigned busy_looks; /* that found as much as they may, one after the other */
     bson_t *unsure;
@@ -112,11 +121,41 @@ static enum ob_status recover(struct mongo_reader *r, struct mongo_pass *p,
                               struct mongo_page **found, struct ob_err *err)
 {
     int64_t began = real_ms();
-    p->recover = true;
+    p->kind = MONGO_LOCKED;
+    p->place = NULL;
     enum ob_status st = ob_mongo_pass(p, found, err);
-    int64_t now = real_ms(), took = (now - began) * RECOVER_SHARE;
-    r->recover_at = p->more ? 0 : now + (took > RECOVER_MS ? took : RECOVER_MS);
-    p->recover = false;
+    if (st == OB_AGAIN) {
+        p->kind = MONGO_FAILED;
+        p->place = &r->failed_at;
+        st = ob_mongo_pass(p, found, err);
+        r->partly = st == OB_AGAIN && p->partly;
+        r->all_first = r->all_first && (st != OB_AGAIN || p->partly);
+    }
+    int64_t now = real_ms(), took = (now - began) * RECOVER_SHARE,
+            least = r->partly ? SLICE_MS : RECOVER_MS;
+    r->recover_at =
+        p->more || (r->partly && r->all_first) ? 0 : now + (took > least ? took : least);
+    return st;
+}
+
+/* Looks for pending ones: behind those that were passed over, or from the first one on. */
+static enum ob_status pending(struct mongo_reader *r, struct mongo_pass *p,
+                              struct mongo_page **found, struct ob_err *err)
+{
+    int64_t began = real_ms();
+    bool head = began >= (r->head ? r->head_soon : r->head_at);
+    if (head) {
+        ob_mongo_place_clear(&r->pending_at);
+        r->head = false;
+    }
+    p->kind = MONGO_PENDING;
+    p->place = &r->pending_at;
+    enum ob_status st = ob_mongo_pass(p, found, err);
+    if (head) {
+        int64_t now = real_ms(), took = now - began;
+        r->head_at = now + (HEAD_SHARE * took > HEAD_MS ? HEAD_SHARE * took : HEAD_MS);
+        r->head_soon = now + (took > HEAD_LEAST_MS ? took : HEAD_LEAST_MS);
+    }
     return st;
 }
 
@@ -170,7 +209,7 @@ static enum ob_status look(struct mongo_reader *r, struct question *q, struct mo
         r->recover_first = false;
     }
     if (st == OB_AGAIN) {
-        st = ob_mongo_pass(&p, found, err);
+        st = pending(r, &p, found, err);
         q->more = p.more;
         r->slice = p.slice;
     }
@@ -199,7 +238,9 @@ static void looked(struct mongo_reader *r, const struct question *q, enum ob_sta
         r->idle_ms = r->idle_ms ? r->idle_ms * 2 : 2;
         r->idle_ms = r->idle_ms > most ? most : r->idle_ms;
         r->look_at = now + r->idle_ms;
-        r->empty = true;
+        if (r->partly && r->look_at > r->recover_at)
+            r->look_at = r->recover_at;
+        r->empty = !r->all_first;
         r->busy_looks = 0;
     } else {
         r->failed = st;
@@ -224,6 +265,7 @@ static void one_look(struct mongo_reader *r)
         q.n_hints = r->n_hints;
         r->n_hints = 0;
     }
+    r->head = r->head || r->kicked;
     r->kicked = false;
     forget_hints(r->hints, &r->n_hints);
     pthread_mutex_unlock(&r->lock);
@@ -305,6 +347,8 @@ void ob_mongo_reader_free(struct mongo_reader *r)
         close(r->fd);
     bson_destroy(r->unsure);
     ob_mongo_set_clear(&r->refused);
+    ob_mongo_place_clear(&r->pending_at);
+    ob_mongo_place_clear(&r->failed_at);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     free(r);
@@ -320,6 +364,7 @@ void ob_mongo_reader_go(struct mongo_reader *r, bool fresh)
     r->kicked = true;
     forget_hints(r->hints, &r->n_hints);
     r->recover_at = 0;
+    r->all_first = true;
     signal_shard(r); /* it asks again: it may have been told that there is nothing */
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
