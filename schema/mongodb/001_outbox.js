@@ -29,7 +29,11 @@ db.createCollection("outbox_events", {
       "max_attempts": {"bsonType": ["int", "long", "null"]},
       "created_at": {"bsonType": "date"},
       "status": {"enum": ["pending", "processing", "published", "failed"]}
-    }
+    },
+    "anyOf": [
+      {"required": ["key"], "properties": {"key": {"bsonType": "string", "minLength": 1}}},
+      {"properties": {"aggregate_id": {"enum": [null, ""]}}}
+    ]
   }}
 });
 db.getCollection("outbox_events").createIndex({"status": 1, "seq": 1}, {"name": "status_seq"});

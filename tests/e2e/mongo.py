@@ -7,6 +7,8 @@ import datetime
 import signal
 import uuid
 
+from bson import Timestamp
+
 from helpers import SLOW, wait_until
 
 
@@ -26,6 +28,20 @@ def sc_document(entity, version=1, **more):
     }
     doc.update(more)
     return doc
+
+
+def native_document(entity, n=1, **more):
+    """An event as the documentation tells writers to insert it."""
+    doc = {"_id": str(uuid.uuid4()), "seq": Timestamp(0, 0), "type": "user.created", "aggregate_type": "user", "aggregate_id": entity,
+           "key": entity, "payload": {"n": n}, "status": "pending", "created_at": now()}
+    doc.update(more)
+    return doc
+
+
+def profiled(mdb):
+    """The server notes every command on the database from now on, and forgets none."""
+    mdb.db.create_collection("system.profile", capped=True, size=64 << 20)
+    mdb.db.command("profile", 2)
 
 
 def room_for_large(mdb):

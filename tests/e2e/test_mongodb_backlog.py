@@ -4,7 +4,7 @@
 import pytest
 
 from helpers import wait_until
-from mongo import now, sc_document
+from mongo import now, profiled, sc_document
 from sc import Sc, ago, ahead
 
 WAITING = 16_500  # more than a look remembers
@@ -45,7 +45,7 @@ def test_dead_documents_are_looked_at_by_slices(outbox, mdb):
     (last,) = s.put(sc_document("f", 1, status="failed", retry_count=1, last_error_at=ago(900)))
     outbox.run("run", "--once")
     assert s.doc(first)["status"] == s.doc(last)["status"] == "published", "both ends were looked at"
-    mdb.db.command("profile", 2)
+    profiled(mdb)
     relay = s.started()
     (again,) = s.put(sc_document("g", 1, status="failed", retry_count=1, last_error_at=ago(900), created_at=now()))
     s.wait(again, status="published", deadline=60)

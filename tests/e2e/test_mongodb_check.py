@@ -9,7 +9,7 @@ import pytest
 from bson import Timestamp, json_util
 
 from helpers import wait_until
-from mongo import now, sc_document
+from mongo import now, profiled, sc_document
 from test_mongodb_cli import Pipe
 
 
@@ -89,6 +89,26 @@ def test_an_index_that_does_not_serve(pipe, outbox, mdb):
     pipe.coll.drop_index(name)
     pipe.coll.create_index([*keys, ("type", 1)], name="by_another_name")
     assert problems(outbox) == {}, "one with more fields does"
+
+
+def test_entities_that_have_published_much(outbox, mdb):
+    """The advised index spares the server reading it at every look."""
+    p = Pipe(outbox, mdb, "sc")
+    docs = [sc_document("one", n, status="published", payload="") for n in range(5000)]
+    p.coll.insert_many(docs[:900])
+    assert problems(outbox) == {}
+    p.coll.insert_many(docs[900:])
+    assert mend(outbox, mdb, "have 1000 documents or more") == {}
+    keys = [("entity_id", 1), ("entity_version", 1)]
+    p.coll.drop_index(next(n for n, v in p.coll.index_information().items() if v["key"] == keys))  # as the statement's comment says
+    assert problems(outbox) == {}
+    profiled(mdb)
+    p.coll.insert_one(sc_document("one", 5001))
+    outbox.run("run", "--once")
+    mdb.db.command("profile", 0)
+    ops = list(mdb["system.profile"].find({"appName": "outbox", "ns": p.coll.full_name, "op": "query"}))
+    assert any("status: 1 }" in op.get("planSummary", "") and "entity_id" in op["planSummary"] for op in ops)
+    assert max(op.get("docsExamined", 0) for op in ops) < 100
 
 
 @pytest.mark.slow

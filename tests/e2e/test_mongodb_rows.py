@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId, Timestamp
 
 from helpers import wait_until
-from mongo import now, sc_document
+from mongo import native_document, now, sc_document
 from profiles import REFUSE
 from sc import Sc, ago, ahead, in_order, stays, versions
 
@@ -295,3 +295,25 @@ def test_native_documents(outbox, mdb):
         mine = [m["value"]["n"] for m in lines if m["key"] == key]
         assert mine == sorted(mine) and len(mine) == 10
     assert coll.count_documents({"status": "published", "published_at": {"$type": "date"}}) == 30
+
+
+def test_native_documents_have_a_key(outbox, mdb):
+    """What order is kept for is in one field, or the validator refuses it; what stands behind a locked one waits."""
+    outbox.path("out").mkdir()
+    outbox.write("outbox.yaml", f'pipelines: {{p: {{source: {{type: mongodb, uri: "{mdb.uri}", database: {mdb.name}}}, '
+                                "sink: {type: file, path: out/events.jsonl}}}\n")
+    outbox.run("schema", "--apply")
+    coll = mdb["outbox_events"]
+    for key in ({"key": None}, {"key": ""}, {}):
+        doc = native_document("o1")
+        del doc["key"]
+        with pytest.raises(mdb.server.pymongo.errors.WriteError, match="validation"):
+            coll.insert_one(dict(doc, **key))
+    none = native_document("x")
+    del none["key"], none["aggregate_id"]
+    locked = native_document("o1", status="processing", locked_by="another", locked_until=ahead(600))
+    behind, other = native_document("o1", 2), native_document("o1", 3, key="k")
+    for doc in (none, dict(native_document("", 4), key=None), locked, behind, other):
+        coll.insert_one(doc)
+    outbox.run("run", "--once")
+    assert {d["_id"] for d in coll.find({"status": {"$ne": "published"}})} == {locked["_id"], behind["_id"]}

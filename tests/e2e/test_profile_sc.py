@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """test_profile_sc - MongoDB to Kafka as the sc services have it; Kafka is read by a client that is not ours."""
 
+import base64
 import json
 import random
 
@@ -32,6 +33,9 @@ def test_golden_messages_by_the_file_sink(outbox, mdb):
         (line,) = outbox.path(f"out/{i}.jsonl").read_text().splitlines()
         m = json.loads(line)
         assert (m["topic"], m["key"], m["headers"]) == (want["topic"], want["key"], want["headers"])
+        if "body_base64" in want:
+            assert m["value_base64"] == want["body_base64"]
+            continue
         body = m["value_text"] if "value_text" in m else line[line.index('"value":') + 8:-1]
         assert body == want["body"]
 
@@ -47,7 +51,8 @@ def test_golden_messages_on_kafka(outbox, mdb, kafka):
     s.all_published()
     for _, want in cases:
         (m,) = kafka.read(want["topic"])
-        assert m.key.decode() == want["key"] and m.value.decode() == want["body"]
+        body = base64.b64decode(want["body_base64"]) if "body_base64" in want else want["body"].encode()
+        assert m.key.decode() == want["key"] and m.value == body
         assert {k: v.decode() for k, v in m.headers} == want["headers"]
         kafka.delete(want["topic"])
 
@@ -87,6 +92,32 @@ def test_order_of_entities_failed_stale_and_dead_letters(outbox, mdb, kafka):
     assert body["eventId"] == large["event_id"] and body["consumerService"] == "outbox/users"
     assert mdb["outbox_dead"].find_one()["dlt"] is False, "it was sent"
     assert s.doc(dead)["last_error"] == body["errorMessage"] and s.doc(dead)["locked_by"] is None
+
+
+@on_kafka
+def test_a_letter_when_no_attempt_is_left(outbox, mdb, kafka):
+    """Every attempt failed, and the letter could not be sent either: Kafka gets it when it can."""
+    topic = kafka.topic()
+    kafka.topic(name=f"{topic}.dlt")
+    s = Sc(outbox, mdb, REFUSE, more="    retry: {first: 30ms, max: 50ms}")
+    s.refuse(f"retry {topic}", f"retry {topic}.dlt")
+    doc = sc_document("a", 1, topic=topic, max_retries=2)
+    (dead,) = s.put(doc)
+    relay = s.start()
+    s.wait(dead, status="failed", retry_count=2)
+    wait_until(lambda: mdb["outbox_dead"].find_one({"ref": dead, "dlt": True}), 30, "its letter waits")
+    assert relay.stop() == 0
+    s.config(f'{{brokers: "{kafka.brokers}"}}')
+    (after,) = s.put(sc_document("a", 2, topic=topic))
+    relay = s.start()
+    s.wait(after, status="published", deadline=60)
+    (letter,) = wait_until(lambda: kafka.read(f"{topic}.dlt"), 60, "the letter")
+    wait_until(lambda: mdb["outbox_dead"].find_one({"ref": dead, "dlt": False}), 30, "it was sent")
+    assert relay.stop() == 0
+    body, d = json.loads(letter.value), s.doc(dead)
+    assert body["eventId"] == doc["event_id"] and body["errorMessage"] == d["last_error"] and letter.key == b"a"
+    assert (d["status"], d["retry_count"], d["locked_by"]) == ("failed", 2, None)
+    assert [dict(m.headers)["entity_version"] for m in kafka.read(topic)] == [b"2"]
 
 
 @on_kafka

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 #define CLOCK_MS 2000 /* how far apart clocks may be */
+#define ENTITIES 20   /* how many are looked at, the latest */
+#define MANY 1000     /* documents of one */
 
 void ob_mongo_check_tell(struct mongo_checking *k, bool ok)
 {
@@ -210,6 +212,70 @@ static enum ob_status check_mapped(struct mongo_checking *k, unsigned *missing, 
     return st;
 }
 
+/* Does one of the entities that were published last have many documents? */
+static enum ob_status many_of_one(struct mongo_checking *k, bool *many, struct ob_err *err)
+{
+    const struct mongo_model *m = k->a->model;
+    mongoc_collection_t *coll = ob_mongo_admin_coll(k->a, m->events);
+    bson_t *filter = BCON_NEW(m->f[OB_MAP_STATUS], BCON_UTF8(m->done)),
+           *opts = BCON_NEW("sort", "{", m->f[OB_MAP_CREATED], BCON_INT32(-1), "}", "limit",
+                            BCON_INT64(ENTITIES), "projection", "{", m->entity, BCON_INT32(1), "}"),
+           *most = BCON_NEW("limit", BCON_INT64(MANY));
+    bson_t one[ENTITIES];
+    size_t n = 0;
+    const bson_t *doc;
+    bson_error_t e;
+    bson_iter_t it, at;
+    mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, filter, opts, NULL);
+    while (n < ENTITIES && mongoc_cursor_next(c, &doc))
+        if (bson_iter_init(&it, doc) && bson_iter_find_descendant(&it, m->entity, &at)) {
+            bson_init(&one[n]);
+            bson_append_iter(&one[n++], m->entity, -1, &at);
+        }
+    enum ob_status st = ob_mongo_cursor_end(c, "entities", err);
+    for (size_t i = 0; i < n; i++) {
+        int64_t found = st == OB_OK && !*many
+                            ? mongoc_collection_count_documents(coll, &one[i], most, NULL, NULL, &e)
+                            : 0;
+        if (found < 0)
+            st = ob_mongo_fail(err, "entities", &e, NULL);
+        *many = *many || found >= MANY;
+        bson_destroy(&one[i]);
+    }
+    bson_destroy(filter);
+    bson_destroy(opts);
+    bson_destroy(most);
+    mongoc_collection_destroy(coll);
+    return st;
+}
+
+/* With the status in the index the server need not read what an entity has published. */
+static enum ob_status check_entities(struct mongo_checking *k, struct ob_err *err)
+{
+    const struct mongo_model *m = k->a->model;
+    struct mongo_statement s = {.index = true, .on = m->events};
+    bool many = false, there = false;
+    if (!m->entity || strcmp(m->entity, "_id") == 0)
+        return OB_OK;
+    s.args = BCON_NEW("0", "{", m->entity, BCON_INT32(1), m->order, BCON_INT32(1),
+                      m->f[OB_MAP_STATUS], BCON_INT32(1), "}");
+    enum ob_status st = ob_mongo_schema_has(k->a->client, k->a->conf->database, &s, &there, err);
+    if (st == OB_OK && !there)
+        st = many_of_one(k, &many, err);
+    if (st == OB_OK && many) {
+        ob_buf_printf(&k->what,
+                      "entities of %s have %d documents or more, and every look at one reads all "
+                      "that it has published",
+                      m->events, MANY);
+        ob_mongo_schema_text(&s, &k->fix);
+        ob_buf_printf(&k->fix, " // and drop the index of %s and %s alone: this one serves for it",
+                      m->entity, m->order);
+        ob_mongo_check_tell(k, false);
+    }
+    bson_destroy(s.args);
+    return st;
+}
+
 static enum ob_status check_collections(struct mongo_checking *k, struct ob_err *err)
 {
     const struct mongo_model *m = k->a->model;
@@ -221,6 +287,8 @@ static enum ob_status check_collections(struct mongo_checking *k, struct ob_err 
         return st;
     if (!m->native)
         st = check_mapped(k, &missing, err);
+    if (st == OB_OK && !m->native && missing == 0)
+        st = check_entities(k, err);
     for (size_t i = 0; st == OB_OK && i < s.n; i++) {
         bool events = strcmp(s.at[i].own, ob_mongo_schema_own) == 0;
         if (strcmp(s.at[i].own, "outbox_events_keys") != 0 && (m->native || !events))

@@ -273,6 +273,11 @@ static enum ob_status mongo_claim(struct ob_source *s, size_t max, size_t max_by
         st = ob_mongo_in_time(s, err);
     if (st == OB_OK && s->page->next == 0 && s->page->was_dead)
         st = ob_mongo_release(s, s->page, err);
+    if (st == OB_OK && s->page->n == 0) { /* all of it was parked */
+        ob_mongo_page_free(s->page);
+        s->page = NULL;
+        st = OB_AGAIN;
+    }
     return st == OB_OK ? hand_out(s, max, max_bytes, out, err) : st;
 }
 

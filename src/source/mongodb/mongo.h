@@ -406,8 +406,9 @@ enum ob_status ob_mongo_rekey(mongoc_client_t *client, const char *database,
                               mongoc_client_session_t *session, const int64_t *hashes, size_t n,
                               uint64_t *released, size_t max, size_t *n_released,
                               struct ob_err *err) OB_MUST_CHECK;
-/* Dead ones among the claimed, which a person made pending again, are dead no more. release.c */
-enum ob_status ob_mongo_release(struct ob_source *s, const struct mongo_page *page,
+/* Dead ones among the claimed, which a person made pending again, are dead no more; those that held
+ * their key are parked, and not of the page any more. release.c */
+enum ob_status ob_mongo_release(struct ob_source *s, struct mongo_page *page,
                                 struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_mongo_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
                              struct ob_err *err);
