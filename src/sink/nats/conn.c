@@ -122,12 +122,28 @@ enum ob_status ob_nats_options(const struct ob_sink_nats_conf *c, natsOptions **
     return OB_OK;
 }
 
+void ob_nats_spent_free(struct nats_spent *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        natsMsg_Destroy(t->msgs[i]);
+    t->n = t->bytes = 0;
+}
+
+void ob_nats_spent_add(struct nats_spent *t, natsMsg *msg, size_t bytes)
+{
+    t->msgs[t->n++] = msg;
+    t->bytes += bytes;
+    if (t->n == NATS_GATHER || t->bytes > NATS_SPENT_BYTES)
+        ob_nats_spent_free(t);
+}
+
 /* ---- callbacks, in threads of the library ---- */
 
 static void session_unref(struct nats_session *x)
 {
     if (atomic_fetch_sub(&x->refs, 1) != 1)
         return;
+    ob_nats_spent_free(&x->answers);
     pthread_mutex_destroy(&x->lock);
     free(x);
 }
@@ -218,6 +234,7 @@ static void gather(struct nats_session *x, natsSubscription *sub, uint64_t ticke
     pthread_mutex_lock(&x->lock);
     tell_taken(x);
     pthread_mutex_unlock(&x->lock);
+    ob_nats_spent_free(&x->answers);
 }
 
 static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
@@ -232,8 +249,8 @@ static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, v
         ob_nats_answer(natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg), none, &code, why);
     uint64_t ticket = strtoull(subject + x->inbox_n, NULL, 16);
     if (v == OB_V_DELIVERED && !x->chained) {
+        ob_nats_spent_add(&x->answers, msg, (size_t)natsMsg_GetDataLength(msg));
         gather(x, sub, ticket);
-        natsMsg_Destroy(msg);
         return;
     }
     pthread_mutex_lock(&x->lock);

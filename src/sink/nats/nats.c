@@ -196,6 +196,7 @@ static bool may_declare(const struct ob_sink *s)
 static enum ob_status turn_op(void *user, struct ob_err *err)
 {
     struct ob_sink *s = user;
+    ob_nats_spent_free(&s->sent);
     if (atomic_load(&s->session->lost)) {
         const char *why = NULL;
         natsConnection_GetLastError(s->session->nc, &why);
@@ -235,6 +236,7 @@ static void nats_close(struct ob_sink *s, int grace_ms)
     ob_nats_streams_clear(&s->streams);
     ob_buf_clear(&s->text);
     ob_nats_chains_clear(&s->chains);
+    ob_nats_spent_free(&s->sent);
     free(s);
 }
 

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #define NATS_GATHER 128
+#define NATS_SPENT_BYTES (256 << 10) /* of messages that wait to be freed */
 
 enum { OB_NATS_DECLARE_OFF, OB_NATS_DECLARE_CHECK, OB_NATS_DECLARE_CREATE };
 enum { OB_NATS_CT_AUTO, OB_NATS_CT_ALWAYS, OB_NATS_CT_NEVER };
@@ -59,6 +60,16 @@ enum ob_status ob_nats_streams_declare(const struct nats_streams *s, natsConnect
 /* Whether a subject is taken by a pattern with `*` and `>`. */
 bool ob_nats_subject_match(const char *pattern, struct ob_str subject);
 
+/* Messages that are over. The library frees them in a thread of its own and wakes that for each one
+ * that finds it asleep: given to it together they cost one change of threads and not one each. */
+struct nats_spent {
+    natsMsg *msgs[NATS_GATHER];
+    size_t n, bytes;
+};
+
+void ob_nats_spent_add(struct nats_spent *t, natsMsg *msg, size_t bytes);
+void ob_nats_spent_free(struct nats_spent *t);
+
 /* One connection. Callbacks of the library may come after it was given up: it lives until the last
  * of them is over, and speaks to nobody once it is detached. */
 struct nats_session {
@@ -72,6 +83,7 @@ struct nats_session {
     int64_t max_payload;
     uint64_t taken[NATS_GATHER]; /* delivered and not told yet; the thread of the answers only */
     size_t n_taken;
+    struct nats_spent answers; /* likewise */
     bool chained;              /* single_writer */
     atomic_bool lost, refused; /* refused: some answer was "no responders" */
 };
@@ -83,6 +95,7 @@ struct ob_sink {
     struct nats_streams streams;
     struct nats_session *session; /* the pump's thread only */
     struct ob_buf text;           /* the subject and headers of the message that is sent */
+    struct nats_spent sent;       /* the pump's thread only; empty after each turn */
     struct nats_chains chains;
     int64_t mend_ms; /* when a broken chain is looked at although nothing wakes us */
     int64_t declared_ms;

@@ -143,6 +143,19 @@ static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m,
     return st;
 }
 
+/* The inbox of a ticket: "…%llx". Formatting it the usual way is a thirtieth of the sink's time. */
+static void reply_of(const struct nats_session *x, uint64_t ticket, char *out)
+{
+    unsigned n = 1;
+    for (uint64_t rest = ticket >> 4; rest; rest >>= 4)
+        n++;
+    memcpy(out, x->inbox, x->inbox_n);
+    out += x->inbox_n;
+    out[n] = '\0';
+    for (; n > 0; ticket >>= 4)
+        out[--n] = "0123456789abcdef"[ticket & 15];
+}
+
 enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                             struct ob_err *err)
 {
@@ -162,7 +175,7 @@ enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_
         /* before the publish: its answer may come at once */
         ob_nats_chain_sent(s, ticket, m, stream, &expect);
     }
-    snprintf(reply, sizeof(reply), "%s%llx", x->inbox, (unsigned long long)ticket);
+    reply_of(x, ticket, reply);
     ob_buf_reset(&s->text);
     size_t subject = text_put(s, m->topic);
     natsStatus st = s->text.failed ? NATS_NO_MEMORY
@@ -172,7 +185,8 @@ enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_
         st = fill(s, out, m, &expect);
     if (st == NATS_OK)
         st = natsConnection_PublishMsg(x->nc, out);
-    natsMsg_Destroy(out);
+    if (out)
+        ob_nats_spent_add(&s->sent, out, m->value.n);
     if (st == NATS_OK)
         return OB_OK;
     if (st == NATS_MAX_PAYLOAD) {
