@@ -4,6 +4,8 @@
 import json
 import os
 import signal
+import threading
+import time
 
 import pytest
 
@@ -313,3 +315,31 @@ def test_emit_tail_and_events_from_the_command_line(outbox, db):
     bad = outbox.run("emit", "--type", "t", "--payload", "{oops", check=None)
     assert bad.returncode != 0 and "JSON" in bad.err
     assert len(outbox.json("events", "--json")) == 5, "nothing of a refused event is left"
+
+
+def test_pressure_and_admit(outbox, db):
+    """What an application asks before it writes: by how much the pipeline that is furthest behind fills the outbox."""
+    config(outbox, db)
+    db.sql("update outbox.meta set value = '100' where name = 'soft_limit'")
+    c, last = db.connect().cursor(), 0
+    for n, pressure in ((0, 0.0), (25, 0.25), (99, 0.99), (100, 1.0), (250, 1.0)):
+        for i in range(last, n):
+            emit(c, "k", i)
+        last = n
+        assert db.sql("select pressure, pending from outbox.pressure()") == [(pressure, n)]
+        assert db.one("select outbox.admit()") == (n < 100)
+    since = time.monotonic()
+    assert db.one("select outbox.admit('300 ms')") is False
+    assert time.monotonic() - since >= 0.3, "it waits as long as it is told to"
+    admitted = []
+    waiting = threading.Thread(target=lambda: admitted.append(db.one("select outbox.admit('60 s')")), daemon=True)
+    waiting.start()
+    wait_until(lambda: db.one("select count(*)::int from pg_stat_activity where query like 'select outbox.admit(%%60 s%%' and "
+                              "state = 'active' and datname = current_database()") == 1, 20, "it waits")
+    assert not admitted
+    relay = outbox.start("run")
+    wait_until(lambda: admitted == [True], 20, "let in when the relay has drained it")
+    wait_until(lambda: db.sql("select pressure, pending from outbox.pressure()") == [(0.0, 0)], 20, "empty again")
+    assert relay.stop() == 0
+    emit(c, "k", last)
+    assert db.sql("select pressure, pending from outbox.pressure()") == [(0.01, 1)]
