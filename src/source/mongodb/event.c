@@ -13,12 +13,14 @@ static void uuid_text(const uint8_t *p, struct ob_buf *out)
         ob_buf_printf(out, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", p[i]);
 }
 
+#define DATE_MAX (INT64_MAX / 4000) /* ms: times so far apart can still be subtracted in us */
+
 /* A date may be farther away than microseconds can tell. */
 static int64_t date_us(int64_t ms)
 {
-    if (ms > INT64_MAX / 1000)
-        return INT64_MAX;
-    return ms < INT64_MIN / 1000 ? INT64_MIN : ms * 1000;
+    if (ms > DATE_MAX || ms < -DATE_MAX)
+        ms = ms < 0 ? -DATE_MAX : DATE_MAX;
+    return ms * 1000;
 }
 
 static void date_text(int64_t ms, struct ob_buf *out)
