@@ -324,9 +324,10 @@ enum ob_status ob_mongo_strays(struct mongo_look *k, struct ob_err *err)
     return st;
 }
 
-/* One that nothing stands behind is in no look, and its lock would be renewed for ever. Parked ones
- * are left to the drain. */
-enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err)
+/* One that nothing stands behind is in no look, and its lock would be renewed for ever. What is
+ * seen for the first time may be on its way into the window, locked by a drain a moment ago. */
+enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct mongo_set *seen,
+                              struct ob_err *err)
 {
     const char *db = p->s->conf->database;
     struct mongo_look k = {.p = NULL, .s = p->s, .m = p->s->model};
@@ -336,6 +337,7 @@ enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err)
     const bson_value_t *ids[SWEEP_MAX];
     const bson_t *doc;
     bson_iter_t it;
+    struct mongo_set now = {0};
     size_t n = 0;
     k.events = mongoc_client_get_collection(p->client, db, k.m->events);
     bson_init(&filter);
@@ -348,6 +350,11 @@ enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err)
         ob_mongo_hash(bson_iter_value(&it), h);
         if (ob_mongo_ours_has(&k.s->ours, h))
             continue;
+        if (!ob_mongo_set_has(seen, h, NULL)) {
+            if (now.n == SWEEP_MAX || ob_mongo_set_add(&now, h, 0) < 0)
+                break;
+            continue;
+        }
         bson_value_copy(bson_iter_value(&it), &found[n]);
         ids[n] = &found[n];
         n++;
@@ -357,6 +364,8 @@ enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err)
         st = give_strays(&k, ids, n, err);
     for (size_t i = 0; i < n; i++)
         bson_value_destroy(&found[i]);
+    ob_mongo_set_clear(seen);
+    *seen = now;
     mongoc_cursor_destroy(c);
     bson_destroy(&filter);
     bson_destroy(opts);

@@ -298,8 +298,10 @@ struct mongo_pass {
 /* OB_OK: *out has documents that are ours. OB_AGAIN: nothing. */
 enum ob_status ob_mongo_pass(struct mongo_pass *p, struct mongo_page **out, struct ob_err *err);
 
-/* Gives back what has our name on it and is not ours. claim.c */
-enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct ob_err *err) OB_MUST_CHECK;
+/* Gives back what has our name on it and is not ours, and was so in the last sweep, too; seen: what
+ * that one saw. claim.c */
+enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct mongo_set *seen,
+                              struct ob_err *err) OB_MUST_CHECK;
 
 enum ob_status ob_mongo_reader_new(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 void ob_mongo_reader_free(struct mongo_reader *r);

@@ -45,6 +45,7 @@ struct mongo_reader {
     unsigned rest_no; /* rises with every rest: what was begun before it counts no more */
     /* the thread's own */
     int64_t idle_ms, look_at, recover_at, sweep_at;
+    struct mongo_set strays; /* locks that the last sweep did not know */
     bool recover_first;
     bool partly;    /* failed ones are left that were not looked at … */
     bool all_first; /* … since the reader began: it cannot say that there is nothing */
@@ -190,7 +191,7 @@ static enum ob_status look(struct mongo_reader *r, struct question *q, struct mo
     int64_t began = real_ms();
     if (st == OB_OK && began >= r->sweep_at) {
         r->sweep_at = began + r->s->model->conf->lease_ms / 3;
-        st = ob_mongo_sweep(&p, err);
+        st = ob_mongo_sweep(&p, &r->strays, err);
     }
     if (st != OB_OK)
         return st;
@@ -347,6 +348,7 @@ void ob_mongo_reader_free(struct mongo_reader *r)
         close(r->fd);
     bson_destroy(r->unsure);
     ob_mongo_set_clear(&r->refused);
+    ob_mongo_set_clear(&r->strays);
     ob_mongo_place_clear(&r->pending_at);
     ob_mongo_place_clear(&r->failed_at);
     pthread_cond_destroy(&r->changed);
