@@ -49,10 +49,24 @@ def test_an_idle_worker_is_woken(outbox, mdb):
 
 
 def test_without_a_stream_it_looks_by_itself(outbox, mdb):
-    s = Sc(outbox, mdb, source=", change_stream: false, poll_max: 1s")
+    """Less and less often while nothing comes, and within 10 s, which is what the profile says."""
+    s = Sc(outbox, mdb, source=", change_stream: false")
     relay = s.started()
+    mdb.db.command("profile", 2)
+    page = {"ns": f"{mdb.name}.outbox", "op": "query", "command.filter": {"status": "pending"}}
+
+    def gaps():
+        at = [d["ts"] for d in mdb.db["system.profile"].find(page).sort("ts", 1)]
+        return [(b - a).total_seconds() for a, b in zip(at, at[1:])]
+
+    wait_until(lambda: max(gaps(), default=0) > 1.9, 30, "seconds between two looks", every=0.1)
+    mdb.db.command("profile", 0)
+    long = [g for g in gaps() if g > 0.2]
+    assert len(gaps()) < 20 and all(b > 1.5 * a for a, b in zip(long, long[1:])), gaps()
+    began = time.monotonic()
     (one,) = s.put(sc_document("e", 1))
     s.wait(one, status="published")
+    assert time.monotonic() - began < 11 * SLOW
     assert relay.stop() == 0
 
 

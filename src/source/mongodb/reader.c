@@ -425,7 +425,10 @@ int ob_mongo_reader_fd(const struct mongo_reader *r)
 bool ob_mongo_reader_looking(struct mongo_reader *r)
 {
     pthread_mutex_lock(&r->lock);
-    bool looking = r->found || r->busy || r->kicked || r->n_hints > 0 || (r->wanted && !r->empty);
+    /* A failure that was not fetched yet is an answer too: who is not told of it asks no more
+     * (tests/e2e/test_mongodb_faults.py::test_a_claim_of_many_whose_outcome_is_not_known). */
+    bool looking = r->found || r->failed != OB_OK || r->busy || r->kicked || r->n_hints > 0 ||
+                   (r->wanted && !r->empty);
     pthread_mutex_unlock(&r->lock);
     return looking;
 }
