@@ -20,14 +20,15 @@ static void second_one_stands_by(void **state)
     t = open_shard(&b, 0, 1, "host:2:bb");
     assert_int_equal(own(s, &err), OB_OK);
     assert_int_equal(own(s, &err), OB_OK); /* still */
-    assert_int_equal(epoch(&b), 1);
+    int64_t first = epoch(&b);
+    assert_true(HAS_CURSOR ? first == 1 : first > 0); /* or it begins with the server's time */
     assert_int_equal(own(t, &err), OB_AGAIN);
     assert_non_null(strstr(err.text, "host:1:aa"));
     emit(&b, 3, 1);
     assert_int_equal(deliver_all(s), 3);
     SOURCE.disown(s);
     assert_int_equal(own(t, &err), OB_OK);
-    assert_int_equal(epoch(&b), 2);
+    assert_int_equal(epoch(&b), first + 1);
     claim(t, 10, OB_AGAIN); /* the position came along */
     claim(s, 10, OB_FENCED);
     SOURCE.close(s);
@@ -65,6 +66,7 @@ static void the_epoch_fences(void **state)
     ob_batch_unref(batch);
     SOURCE.close(s);
 
+    grow_silent(&b); /* who raised it, and is not there */
     s = open_own(&b);
     raise_epoch(&b);
     assert_int_equal(SOURCE.beat(s, &running, &paused, &err), OB_FENCED);
