@@ -20,6 +20,8 @@ CASES = [
     ("hangs", meson("t", "TIMEOUT", ""), (0, 1, 0)),
     ("a program without TAP", meson("t", "OK", "hello\n"), (1, 0, 0)),
     ("a program without TAP fails", meson("t", "FAIL", "hello\n", 1), (0, 1, 0)),
+    ("a case that cmocka skipped", meson("t", "FAIL", "1..2\nok 1 - a\nnot ok 2 # SKIP b\n"), (1, 0, 1)),
+    ("one that it skipped, and died", meson("t", "FAIL", "1..2\nok 1 - a\nnot ok 2 # SKIP b\n", 1), (1, 1, 1)),
     ("skipped as a whole", meson("t", "SKIP", "no cmocka\n", 77), (0, 0, 1)),
 ]
 
