@@ -10,7 +10,7 @@ import time
 import pytest
 
 from helpers import SLOW, memory_mb, read_jsonl, wait_until
-from pg import ONE, Writer, all_there, check_ledger, config, delivered, emit
+from pg import ONE, ROWS, Writer, all_there, check_ledger, config, delivered, emit, insert, rows_table
 
 
 @pytest.fixture
@@ -63,6 +63,37 @@ def test_a_clean_stop_repeats_nothing(outbox, db):
     writer.stop()
     outbox.run("run", "--once")
     assert check_ledger(writer, delivered(out), False) == 0
+
+
+@pytest.mark.parametrize("mode", ["log", "rows"])
+def test_a_notify_ends_the_wait(outbox, db, mode):
+    """Idle, the relay looks after 2 ms, 4 ms, … 4 s. A NOTIFY in the writer's own transaction makes it look at once."""
+    source = 'poll_max: 60s, wake: notify, channel: "The \\"Bell\\""'
+    if mode == "rows":
+        rows_table(db)
+    config(outbox, db, source=f"{source}, {ROWS}" if mode == "rows" else source)
+    relay = outbox.start("run")
+    looked = lambda: db.one("select extract(epoch from max(state_change))::float8 from pg_stat_activity where application_name = 'outbox reader' "
+                            "and datname = current_database()")
+    wait_until(looked, 30, "it reads")
+    last, gap = looked(), 0.0
+
+    def waits_long():
+        nonlocal last, gap
+        now = looked()
+        last, gap = now, now - last if now != last else gap
+        return gap > 1.5
+
+    wait_until(waits_long, 60, "it looks rarely")  # and now not for twice as long
+    con = db.connect(autocommit=False)
+    cur = con.cursor()
+    (insert if mode == "rows" else emit)(cur, "k", 1)
+    cur.execute('notify "The ""Bell"""')
+    con.commit()
+    at = time.time()
+    wait_until(lambda: len(delivered(outbox.path("out/events.jsonl"))) == 1, 30, "delivered")
+    assert time.time() - at < 1.5, "it was not woken"
+    assert relay.stop() == 0
 
 
 def test_an_outage_of_the_sink_costs_only_time(outbox, db):

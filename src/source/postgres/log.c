@@ -236,6 +236,8 @@ static void go_idle(struct ob_source *s)
     l->idle_ms = l->more ? 0 : l->idle_ms ? l->idle_ms * 2 : 2;
     l->idle_ms = l->idle_ms > s->conf->poll_max_ms ? s->conf->poll_max_ms : l->idle_ms;
     l->poll_at = ob_clock_mono_ms(s->clock) + l->idle_ms;
+    if (ob_pg_rung(s, &l->rd)) /* after that look was asked for */
+        l->poll_at = l->idle_ms = 0;
 }
 
 static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_bytes,
@@ -244,6 +246,8 @@ static enum ob_status log_claim(struct ob_source *s, size_t max, size_t max_byte
     struct log_state *l = s->state;
     if (max == 0)
         return OB_AGAIN;
+    if (ob_pg_rung(s, &l->rd) && !l->asked)
+        l->poll_at = l->idle_ms = 0;
     /* While a round is under way there is no page, only parts of the round. */
     enum ob_status st = l->asked ? OB_OK : flushed(s, err);
     if (st != OB_OK)
@@ -360,6 +364,8 @@ static enum ob_status log_start(struct ob_source *s, struct ob_err *err)
         st = ob_pg_connect(&l->rd, s->conf->dsn, "outbox reader", false, s->clock,
                            s->conf->timeout_ms, err);
     if (st == OB_OK)
+        st = ob_pg_listen(s, &l->rd, err);
+    if (st == OB_OK)
         st = ob_pg_round_prepare(l, err);
     if (st == OB_OK && s->conf->require_flushed)
         st = ob_pg_exec(&s->sql, "set synchronous_commit = on", err); /* a beat flushes */
@@ -369,7 +375,7 @@ static enum ob_status log_start(struct ob_source *s, struct ob_err *err)
 static int log_wait_fd(const struct ob_source *s)
 {
     const struct log_state *l = s->state;
-    return l && l->asked ? ob_pg_fd(&l->rd) : -1;
+    return l && (l->asked || s->conf->wake == PG_WAKE_NOTIFY) ? ob_pg_fd(&l->rd) : -1;
 }
 
 static int64_t log_wake_at(const struct ob_source *s)

@@ -2,7 +2,7 @@
 /* pg - inside of the PostgreSQL source: one shard. Nothing here is for others.
  *
  *     driver.c  options, open, close          own.c      lock, epoch, beat, take-over
- *     fit.c     what would mislead a cursor
+ *     fit.c     what would mislead a cursor   notify.c   a NOTIFY as wake-up
  *     conn.c    a connection with deadlines   settle.c   the one transaction, with the fence first
  *     dial.c    hosts, TLS, poolers           share.c    which shards a process takes
  *     record.c  parked and dead rows          parked.c   held, drain, blocked
@@ -32,6 +32,8 @@ struct pg_conf {
     const char *dsn;
     int mode; /* enum pg_mode */
     int64_t poll_max_ms;
+    int wake; /* enum pg_wake */
+    const char *channel;
     int64_t timeout_ms; /* of one statement */
     int64_t page;
     bool require_flushed;
@@ -43,6 +45,7 @@ struct pg_conf {
     int wait_visible;               /* enum pg_wait */
 };
 
+enum pg_wake { PG_WAKE_POLL, PG_WAKE_NOTIFY };
 enum pg_wait { PG_WAIT_AUTO, PG_WAIT_ON, PG_WAIT_OFF };
 
 struct pg_reader;
@@ -98,6 +101,7 @@ struct ob_source {
      * was written in, so no LSN that is stored means anything; timeline: it was promoted or
      * restored since. */
     bool moved, timeline_changed;
+    bool rung; /* `wake: notify`: somebody did since the last look was asked for */
     unsigned
         slots_before;     /* mode wal: this owner has just changed the number of shards from this */
     uint64_t fence;       /* xid of our last committed write: above every snapshot read before it */
@@ -168,6 +172,11 @@ void ob_pg_lock_key(const struct ob_source *s, unsigned shard, char out[24]);
 
 /* fit.c: OB_FATAL: events would be passed over, err says why and what to do. */
 enum ob_status ob_pg_fit(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+
+/* notify.c: both do nothing without `wake: notify`. rung: whether to look at once. */
+enum ob_status ob_pg_listen(const struct ob_source *s, struct pg_session *rd,
+                            struct ob_err *err) OB_MUST_CHECK;
+bool ob_pg_rung(struct ob_source *s, struct pg_session *rd);
 
 /* share.c */
 /* May this process take the shard, if it is free? OB_AGAIN: it has its share already. */

@@ -150,6 +150,7 @@ static enum ob_status ask(struct ob_source *s, bool peek, struct ob_err *err)
         PQflush(l->rd.c) < 0)
         return ob_pg_round_lost(s, "asking for events", err);
     l->asked = true;
+    s->rung = false;
     /* Looking for what a restore left unread may pass over the whole table. */
     l->answer_by =
         l->kind == ROUND_ADOPT ? INT64_MAX : ob_clock_mono_ms(s->clock) + 6 * s->conf->timeout_ms;

@@ -181,6 +181,8 @@ static void go_idle(struct ob_source *s)
     r->idle_ms = r->idle_ms ? r->idle_ms * 2 : 2;
     r->idle_ms = r->idle_ms > s->conf->poll_max_ms ? s->conf->poll_max_ms : r->idle_ms;
     r->poll_at = ob_clock_mono_ms(s->clock) + r->idle_ms;
+    if (ob_pg_rung(s, &r->rd)) /* after that look was asked for */
+        r->poll_at = r->idle_ms = 0;
 }
 
 /* Asks for what comes next, if anything is known to come. */
@@ -226,6 +228,8 @@ static enum ob_status rows_claim(struct ob_source *s, size_t max, size_t max_byt
     enum ob_status st = OB_AGAIN;
     if (max == 0)
         return OB_AGAIN;
+    if (ob_pg_rung(s, &r->rd) && r->asked == ASKED_NOTHING)
+        r->poll_at = r->idle_ms = 0;
     if (r->lazy_claims) {
         st = ob_pg_rows_claims(s, true, err);
         if (st != OB_OK)
@@ -254,7 +258,8 @@ static enum ob_status rows_claim(struct ob_source *s, size_t max, size_t max_byt
 static int rows_wait_fd(const struct ob_source *s)
 {
     const struct rows_state *r = s->state;
-    return r && r->asked != ASKED_NOTHING ? ob_pg_fd(&r->rd) : -1;
+    return r && (r->asked != ASKED_NOTHING || s->conf->wake == PG_WAKE_NOTIFY) ? ob_pg_fd(&r->rd)
+                                                                               : -1;
 }
 
 static int64_t rows_wake_at(const struct ob_source *s)
@@ -345,6 +350,8 @@ static enum ob_status rows_start(struct ob_source *s, struct ob_err *err)
     if (st == OB_OK)
         st = ob_pg_connect(&r->rd, s->conf->dsn, "outbox reader", false, s->clock,
                            s->conf->timeout_ms, err);
+    if (st == OB_OK)
+        st = ob_pg_listen(s, &r->rd, err);
     if (st == OB_OK)
         st = ob_pg_rows_prepare(s, err);
     if (st != OB_OK)

@@ -63,6 +63,7 @@ static enum ob_status flush(struct ob_source *s, bool sent, enum rows_asked aske
         return ob_pg_rows_lost(s, "asking for events", err);
     r->asked = asked;
     r->outdated = false;
+    s->rung = s->rung && asked != ASKED_IDS;
     return OB_OK;
 }
 
