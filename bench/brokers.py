@@ -42,6 +42,14 @@ def service(name, *args):
     return dict(x.split("=", 1) for x in r.stdout.splitlines() if "=" in x)
 
 
+def gated(argv):
+    """A bare loop that has made its messages and waits for a line to send them."""
+    p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if p.stdout.readline() != "ready\n":
+        sys.exit(f"{argv}: exit code {p.wait()}")
+    return p
+
+
 class Kafka:
     name = "kafka"
     more = 5  # its loops are over too soon to be measured with as many events as the others
@@ -76,8 +84,7 @@ class Kafka:
         return {k: float(v) for k, v in (x.split("=") for x in r.stdout.split())}
 
     def start_raw(self, events):
-        argv = [self.bin, "raw", self.env["KAFKA_BROKERS"], self.place(), str(events)]
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        return gated([self.bin, "gate", self.env["KAFKA_BROKERS"], self.place(), str(events)])
 
     def sink(self, place):
         return f'{{type: kafka, brokers: "{self.env["KAFKA_BROKERS"]}"}}', place
@@ -131,7 +138,7 @@ class Nats:
         return {k: float(v) for k, v in (x.split("=") for x in r.stdout.split())}
 
     def start_raw(self, events):
-        return subprocess.Popen([self.bin, "raw", self.env["NATS_URL"], self.place(), str(events)], stdout=subprocess.PIPE, text=True)
+        return gated([self.bin, "gate", self.env["NATS_URL"], self.place(), str(events)])
 
     def sink(self, place):
         return f'{{type: nats, url: "{self.env["NATS_URL"]}"}}', place
@@ -168,7 +175,7 @@ class Rabbit:
         return {k: float(v) for k, v in (x.split("=") for x in r.stdout.split())}
 
     def start_raw(self, events):
-        return subprocess.Popen([self.bin, "raw", self.env["RABBITMQ_URL"], self.place(), str(events)], stdout=subprocess.PIPE, text=True)
+        return gated([self.bin, "gate", self.env["RABBITMQ_URL"], self.place(), str(events)])
 
     def sink(self, place):
         return f'{{type: rabbitmq, url: "{self.env["RABBITMQ_URL"]}", exchange: bench}}', place
@@ -294,19 +301,22 @@ class Run:
     def drain(self, s, pg):
         """Ours beside both raw ends at once, not connected: bare paging or pg_recvlogical, and the bare loop. Mode wal is to stream, also
         a backlog that it would rather read from the table."""
-        n = self.args.events
+        n = self.args.events * s.more
         for mode, source in (("log", ""), ("wal", ", catch_up: 0, wal_budget: 0")):
             def once(mode=mode, source=source):
                 sink, topic = s.sink(s.place())
                 r = Relay(self.build, pg, sink, topic, mode, source)
                 raw = pg.raw_reader(self.build, r.db, mode)
                 r.fill(n)
-                both = [s.start_raw(n), subprocess.Popen(raw(), stdout=subprocess.DEVNULL, env=pg.client_env())]
+                sending, argv = s.start_raw(n), raw()
                 start = time.monotonic()
-                if both[1].wait():
-                    sys.exit(f"{both[1].args}: exit code {both[1].returncode}")
+                reading = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=pg.client_env())
+                sending.stdin.write("\n")
+                sending.stdin.flush()
+                if reading.wait():
+                    sys.exit(f"{argv}: exit code {reading.returncode}")
                 reader = n / (time.monotonic() - start)
-                out = both[0].communicate()[0]
+                out = sending.communicate()[0]
                 writer = float(dict(x.split("=") for x in out.split())["events_s"])
                 say(f"raw: {reader:.0f} read, {writer:.0f} sent")
                 got = (n / r.drain(), min(reader, writer))

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#define KEYS 1000
+#define KEYS 10000
 #define AT_ONCE 512
 
 int64_t bench_now_us(void)
@@ -101,7 +101,7 @@ void bench_sink(struct bench *b, const struct ob_sink_driver *driver, const void
     int64_t start = bench_now_us();
     while (b->done < b->n) {
         size_t may = bench_allowed(b, start), n = 0, taken;
-        for (; sent + n < may && n < AT_ONCE && sent + n - b->done < BENCH_WINDOW; n++) {
+        for (; sent + n < may && n < AT_ONCE && sent + n - b->done < b->window; n++) {
             batch[n] = &b->msgs[sent + n];
             tokens[n] = sent + n;
             b->sent_us[sent + n] = bench_now_us();
@@ -122,18 +122,31 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int bench_main(int argc, char **argv, void (*raw)(struct bench *b), void (*ours)(struct bench *b))
+/* Everything is prepared: whoever started this program says when. */
+static void wait_for_start(void)
+{
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != '\n' && !feof(stdin))
+        ;
+}
+
+int bench_main(int argc, char **argv, size_t window, void (*raw)(struct bench *b),
+               void (*ours)(struct bench *b))
 {
     if (argc < 5) {
-        fprintf(stderr, "%s raw|ours SERVER PLACE EVENTS [RATE]\n", argv[0]);
+        fprintf(stderr, "%s raw|ours|gate SERVER PLACE EVENTS [RATE]\n", argv[0]);
         return 64;
     }
     struct bench b = {.program = argv[0],
                       .server = argv[2],
                       .place = argv[3],
                       .n = strtoull(argv[4], NULL, 10),
-                      .rate = argc > 5 ? atoll(argv[5]) : 0};
+                      .rate = argc > 5 ? atoll(argv[5]) : 0,
+                      .window = window};
     make_messages(&b);
+    if (strcmp(argv[1], "gate") == 0)
+        wait_for_start();
     int64_t start = bench_now_us();
     if (strcmp(argv[1], "ours") == 0)
         ours(&b);

@@ -78,5 +78,5 @@ static void ours(struct bench *b)
 
 int main(int argc, char **argv)
 {
-    return bench_main(argc, argv, raw, ours);
+    return bench_main(argc, argv, BENCH_WINDOW, raw, ours);
 }
