@@ -5,8 +5,10 @@
  * producers and uses one at a time: one sends at once, the other, while there is a backlog, gathers
  * for KAFKA_BULK_MS. (Without that each page of the source becomes requests of a few hundred
  * events, which cost the broker as much as large ones, and the library's thread spins while five
- * are in flight: twice the CPU time on both sides.) It changes over when it is empty, so that no
- * order is lost (kafka_mock_test: bulk_and_in_order). The side lane sends one
+ * are in flight: twice the CPU time on both sides. Much longer than the broker takes for a request
+ * it must not be: a window of 8 MB does not fill the requests of a few partitions, then, and both
+ * ends sleep for half of the time.) It changes over when it is empty, so that no order is lost
+ * (kafka_mock_test: bulk_and_in_order). The side lane sends one
  * message at a time per partition: what failed together with others, and what will probably fail,
  * so that the main lane never breaks twice for one event. The scout, on a thread of its own, asks
  * the brokers for topics, leaders and limits.
@@ -26,7 +28,7 @@
 #define KAFKA_BATCH_BYTES 1000000          /* of a request, unless a topic takes less */
 #define KAFKA_HARD_MAX ((size_t)100 << 20) /* a broker cuts the connection beyond */
 #define KAFKA_NIL UINT32_MAX
-#define KAFKA_BULK_MS "25"
+#define KAFKA_BULK_MS "5"
 
 enum kafka_sasl { KAFKA_SASL_NONE, KAFKA_SASL_PLAIN, KAFKA_SASL_SCRAM256, KAFKA_SASL_SCRAM512 };
 
