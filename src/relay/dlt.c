@@ -6,7 +6,9 @@
  * time, publishes them, and takes those that were acknowledged out again: a crash in between
  * repeats a letter and loses none (test_dlt: test_a_relay_that_dies_between). A letter that cannot
  * be sent is never given up; its destination is passed over for a while, so that it holds up no
- * other (test_dlt: test_letters_that_wait_hide_no_other). */
+ * other (test_dlt: test_letters_that_wait_hide_no_other). Behind a full page the next one is read,
+ * whatever became of the first: there may be more such destinations than are remembered (test_dlt:
+ * test_more_places_wait_than_are_remembered). */
 #include "relay/shard.h"
 
 #include "core/jscan.h"
@@ -51,6 +53,7 @@ struct dlt {
     struct letter page[DLT_MAX];
     size_t n, open;
     bool full, cramped; /* there may be more; a letter found no memory */
+    int64_t after;      /* letters up to this number had their turn in this walk over all of them */
     int64_t at, sent_ms;
     bool woken;
     struct passed passed[PASSED_MAX];
@@ -96,6 +99,7 @@ void ob__shard_dlt_forget(struct shard *s)
     if (!d)
         return;
     d->n = d->open = 0;
+    d->after = 0;
     d->woken = true;
 }
 
@@ -306,6 +310,16 @@ static int64_t next_look(const struct shard *s)
     return at;
 }
 
+/* All had their turn. What came due behind the walk is looked for soon. */
+static void end_walk(struct shard *s)
+{
+    struct dlt *d = s->dlt;
+    d->at = next_look(s);
+    if (d->after > 0 && d->at > s->now + PAUSE_MS)
+        d->at = s->now + PAUSE_MS;
+    d->after = 0;
+}
+
 /* ---- sending ---- */
 
 static void later(struct shard *s, const struct ob_err *err)
@@ -331,7 +345,8 @@ static enum ob_status read_page(struct shard *s, struct ob_err *err)
 {
     struct dlt *d = s->dlt;
     const char *not_to[PASSED_MAX];
-    struct ob_filter f = {.dlt = true, .limit = DLT_MAX, .not_to = not_to};
+    struct ob_filter f = {
+        .dlt = true, .limit = DLT_MAX, .not_to = not_to, .after = (uint64_t)d->after};
     for (size_t i = 0; i < d->n_passed; i++)
         if (d->passed[i].until > s->now)
             not_to[f.n_not_to++] = d->passed[i].name;
@@ -397,17 +412,26 @@ static void finish_page(struct shard *s)
     int64_t ns[DLT_MAX];
     size_t n = 0;
     struct ob_err err = {.text = ""};
+    bool wait = false;
     for (size_t i = 0; i < d->n; i++) {
         if (d->page[i].state == L_SENT)
             ns[n++] = d->page[i].n;
-        d->woken = d->woken || d->page[i].state == L_WAITS;
+        wait = wait || d->page[i].state == L_WAITS;
     }
     if (n > 0 && (need_admin(s, &err) != OB_OK ||
                   s->conf->source->admin->dlt_done(d->admin, ns, n, &err) != OB_OK)) {
         later(s, &err); /* and then once more: the page stays */
         return;
     }
-    d->at = !d->full && !d->cramped ? next_look(s) : n > 0 ? s->now : s->now + BUSY_MS;
+    bool more = d->full || d->cramped;
+    d->woken = d->woken || wait;
+    if (!more) {
+        end_walk(s);
+    } else {
+        d->at = n > 0 ? s->now : s->now + BUSY_MS;
+        if (!wait) /* or they are read again */
+            d->after = d->page[d->n - 1].n;
+    }
     drop_page(d);
 }
 
@@ -444,7 +468,7 @@ void ob__shard_dlt(struct shard *s, bool more)
         submit(s);
     } else {
         drop_page(d);
-        d->at = next_look(s);
+        end_walk(s);
     }
 }
 

@@ -12,7 +12,7 @@ struct ob_admin; /* each driver has its own */
 struct ob_filter {
     const char *id, *type, *key, *tenant, *reason;
     int64_t since_us, until_us; /* dead: time of death; events: time of creation */
-    uint64_t after;             /* events: number; for paging */
+    uint64_t after;             /* only numbers above this one; for paging */
     bool dlt;                  /* dead: only those still to be published to the dead-letter topic */
     const char *const *not_to; /* dead: nothing of these destinations */
     size_t n_not_to;

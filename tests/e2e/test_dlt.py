@@ -133,6 +133,25 @@ def test_letters_that_wait_hide_no_other(outbox, nats):
     assert sorted(m.id for m in letters(nats, stream)) == sorted([f"a{n}.dlt" for n in range(40)] + [f"b{n}.dlt" for n in range(3)])
 
 
+def test_more_places_wait_than_are_remembered(outbox, nats):
+    """A hundred letters, each with a subject of its own that no stream takes, stand before one that can be sent."""
+    many, b = nats.stream().lower(), nats.stream().lower()
+    stream = nats.stream(None, f"{many}.*", b, f"{b}.dlt", max_msg_size=5000)
+    db = to_nats(outbox, nats)
+    relay = outbox.start("run")
+    big = json.dumps({"pad": "x" * 9000})
+    for n in range(100):
+        insert(db, f"a{n}", f"k{n}", big, type=f"{many}.t{n}")
+    wait_until(lambda: pending(db) == 100 and relay.err.count("dlt.waits") >= 64, 20, "they wait")
+    insert(db, "b0", "k", big, type=b)
+    wait_until(lambda: len(letters(nats, stream)) == 1, 20, "the other passes")
+    assert pending(db) == 100 and letters(nats, stream)[0].id == "b0.dlt"
+    with nats.client() as c:
+        c.update(stream, subjects=[f"{many}.>", b, f"{b}.dlt"], max_msg_size=5000)
+    wait_until(lambda: pending(db) == 0, 40, "until somebody takes them")
+    assert len({m.id for m in letters(nats, stream)}) == 101
+
+
 def test_a_relay_that_dies_between(outbox, nats):
     """Killed after the death was recorded and before the letter could be sent; and, with the same id, killed before it was
     marked."""

@@ -103,6 +103,8 @@ enum ob_status ob_mongo_dead_list(struct ob_admin *a, const struct ob_filter *f,
     ob_buf_init(&history, 1 << 24);
     bson_init(&filter);
     where(f, &filter);
+    if (f->after)
+        BCON_APPEND(&filter, "_id", "{", "$gt", BCON_INT64((int64_t)f->after), "}");
     if (f->limit)
         BSON_APPEND_INT64(opts, "limit", (int64_t)f->limit);
     if (st == OB_OK) {

@@ -112,7 +112,7 @@ enum ob_status ob_pg_dead_list(struct ob_admin *a, const struct ob_filter *f, bo
 {
     struct ob_arena *arena = ob_arena_new(4096, 0);
     enum ob_status st = arena ? ob_pg_admin_need(a, err) : ob_err_set(err, OB_DOWN, "no memory");
-    int64_t after = 0, left = f->limit ? (int64_t)f->limit : INT64_MAX;
+    int64_t after = (int64_t)f->after, left = f->limit ? (int64_t)f->limit : INT64_MAX;
     bool more = true;
     while (st == OB_OK && more && left > 0) {
         PGresult *res = NULL;

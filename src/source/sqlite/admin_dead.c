@@ -20,7 +20,7 @@ static enum ob_status prepare(struct ob_admin *a, const char *columns, const str
     ob_buf_init(&sql, 8192);
     ob_buf_printf(&sql,
                   "SELECT %s FROM outbox_dead AS d LEFT JOIN outbox_event AS e ON e.seq = d.seq"
-                  " WHERE d.pipeline = :pipeline AND d.state = 'dead'",
+                  " WHERE d.pipeline = :pipeline AND d.state = 'dead' AND d.n > :after",
                   columns);
     ob_sqlite_filter_sql(&sql, f, "d", "d.key", "d.at");
     if (f->reason)
@@ -38,6 +38,7 @@ static enum ob_status prepare(struct ob_admin *a, const char *columns, const str
         return ob_sqlite_fail(err, a->db.h, rc, "reading dead events");
     ob_sqlite_filter_bind(st, f);
     ob_sqlite_bind_str(st, sqlite3_bind_parameter_index(st, ":pipeline"), ob_str_c(a->pipeline));
+    sqlite3_bind_int64(st, sqlite3_bind_parameter_index(st, ":after"), (int64_t)f->after);
     sqlite3_bind_int64(st, sqlite3_bind_parameter_index(st, ":limit"),
                        f->limit ? (int64_t)f->limit : -1);
     if (f->n_not_to > 0) {
