@@ -224,7 +224,7 @@ static void load_parts(struct pipe *p)
     struct ob_err err;
     if (p->conf->sink_conf && p->conf->sink->validate &&
         p->ld->problems.n + p->ld->problems.more == before &&
-        p->conf->sink->validate(p->conf->sink_conf, &err) != OB_OK)
+        p->conf->sink->validate(p->conf->sink_conf, &p->nodes.sink->pos, &err) != OB_OK)
         ob_problem_add_placed(p->ld->l.problems, &p->nodes.sink->pos, err.text);
     load_routes(p);
 }

@@ -61,8 +61,8 @@ struct ob_sink_driver {
     size_t conf_size;
 
     /* When the config file is read: what the option table cannot tell. The text begins with the
-     * place, "file:line:column: ". NULL: nothing. */
-    enum ob_status (*validate)(const void *conf, struct ob_err *err);
+     * place, "file:line:column: "; pos: of the sink, for what has no other. NULL: nothing. */
+    enum ob_status (*validate)(const void *conf, const struct ob_opt_pos *pos, struct ob_err *err);
     /* *out belongs to the caller, who ends it with close(). A broker that is not there is not a
      * failure of open(): that is state(DOWN). OB_FATAL: the configuration cannot work. */
     enum ob_status (*open)(const struct ob_sink_env *env, const void *conf, struct ob_sink **out,

@@ -2,6 +2,7 @@
 """test_rabbitmq - from SQLite to RabbitMQ on a real server, read back by pika."""
 
 import json
+import re
 import time
 
 import pytest
@@ -499,6 +500,23 @@ def test_check_looks_at_the_exchanges_of_routes(outbox, rabbit):
     prepare(outbox, rabbit.url.replace("guest:guest", "app:secret"), f"exchange: {closed}", f"[{{topic: x, stream: {there}}}]")
     told = outbox.run("check", check=1).out
     assert f"problem p: exchange {there} of a route: it must not be written to: 403 ACCESS_REFUSED" in told and "set_permissions" in told, told
+
+
+def test_what_cannot_work_is_said_when_the_config_is_read(outbox):
+    """By every command, with its place, and without a server."""
+    for sink, wrong in (
+        ("key: client.key", "cert and key belong together"),
+        ("cert: client.crt", "cert and key belong together"),
+        ("queues: [{bind: ['#']}]", "a queue needs a name"),
+        ("queues: {name: q}", "queues: a list of queues is needed"),
+    ):
+        outbox.write("outbox.yaml", CONFIG.format(url="amqp://guest@127.0.0.1:1/", sink=sink, routes="[{topic: x}]", more=""))
+        for command in (("check",), ("run", "--once")):
+            err = outbox.run(*command, check=78).err
+            assert re.search(rf"outbox\.yaml:6:\d+: .*{re.escape(wrong)}", err), err
+    outbox.write("outbox.yaml", CONFIG.format(url="http://guest:hidden@127.0.0.1:1/", sink="window: 10", routes="[{topic: x}]", more=""))
+    err = outbox.run("check", check=78).err
+    assert re.search(r"outbox\.yaml:6:\d+: .*url: not of the form amqp://", err) and "hidden" not in err, err
 
 
 def test_wrong_password_is_down_and_said(outbox, rabbit):

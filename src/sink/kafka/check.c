@@ -155,7 +155,7 @@ enum ob_status ob__kafka_check(const struct ob_sink_env *env, const void *conf, 
     const struct kafka_conf *c = conf;
     const struct rd_kafka_metadata *md = NULL;
     rd_kafka_t *rk = NULL;
-    enum ob_status st = ob__kafka_validate(c, err);
+    enum ob_status st = ob__kafka_validate(c, NULL, err);
     if (st == OB_OK)
         st = ob__kafka_handle(c, KAFKA_SCOUT, false, KAFKA_BATCH_BYTES, &rk, err);
     if (st != OB_OK)

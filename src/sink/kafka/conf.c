@@ -183,8 +183,10 @@ static enum ob_status check_property(const struct kafka_conf *c, size_t i, rd_ka
     return OB_OK;
 }
 
-enum ob_status ob__kafka_validate(const void *conf, struct ob_err *err)
+enum ob_status ob__kafka_validate(const void *conf, const struct ob_opt_pos *pos,
+                                  struct ob_err *err)
 {
+    (void)pos; /* each property has its own */
     const struct kafka_conf *c = conf;
     rd_kafka_conf_t *rc = rd_kafka_conf_new();
     enum ob_status st = OB_OK;

@@ -313,7 +313,7 @@ static enum ob_status kafka_open(const struct ob_sink_env *env, const void *conf
                                  struct ob_err *err)
 {
     const struct kafka_conf *c = conf;
-    enum ob_status st = ob__kafka_validate(c, err);
+    enum ob_status st = ob__kafka_validate(c, NULL, err);
     struct ob_sink *s = st == OB_OK ? calloc(1, sizeof(*s)) : NULL;
     if (!s)
         return st != OB_OK ? st : ob_err_set(err, OB_FATAL, "no memory");

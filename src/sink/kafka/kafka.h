@@ -51,7 +51,8 @@ extern const struct ob_opt ob__kafka_opts[];
 
 enum kafka_role { KAFKA_MAIN, KAFKA_SIDE, KAFKA_BULK, KAFKA_SCOUT, KAFKA_PROBE };
 
-enum ob_status ob__kafka_validate(const void *conf, struct ob_err *err);
+enum ob_status ob__kafka_validate(const void *conf, const struct ob_opt_pos *pos,
+                                  struct ob_err *err);
 /* A handle for a role. batch: bytes of a request at most. */
 enum ob_status ob__kafka_handle(const struct kafka_conf *c, enum kafka_role role, bool strict,
                                 int64_t batch, rd_kafka_t **out, struct ob_err *err);

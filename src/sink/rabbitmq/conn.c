@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conn - a connection to one of the hosts, and the channel with confirms on it. */
+#include "config/node.h"
 #include "sink/rabbitmq/rabbit.h"
 
 #include <amqp_ssl_socket.h>
@@ -71,20 +72,23 @@ static enum ob_status pick(const struct ob_sink_rabbit_conf *c, unsigned host, u
     return OB_OK;
 }
 
-enum ob_status ob_rabbit_validate(const void *conf, struct ob_err *err)
+enum ob_status ob_rabbit_validate(const void *conf, const struct ob_opt_pos *pos,
+                                  struct ob_err *err)
 {
     const struct ob_sink_rabbit_conf *c = conf;
     struct amqp_connection_info info;
+    struct ob_err why;
     unsigned n = 1;
-    enum ob_status st = OB_OK;
-    for (unsigned i = 0; st == OB_OK && i < n; i++) {
+    for (unsigned i = 0; i < n; i++) {
         char *copy = NULL;
-        st = pick(c, i, &n, &copy, &info, err);
+        enum ob_status st = pick(c, i, &n, &copy, &info, &why);
         free(copy);
+        if (st != OB_OK)
+            return ob_node_err(pos, err, "%s", why.text);
     }
-    if (st == OB_OK && !c->cert != !c->key)
-        st = ob_err_set(err, OB_FATAL, "cert and key belong together");
-    return st;
+    if (!c->cert != !c->key)
+        return ob_node_err(pos, err, "cert and key belong together");
+    return ob_rabbit_queues_valid(c, err);
 }
 
 static enum ob_status open_socket(const struct ob_sink_rabbit_conf *c, amqp_connection_state_t conn,

@@ -72,6 +72,15 @@ enum ob_status ob_rabbit_queues_load(const struct ob_sink_rabbit_conf *c, struct
     return OB_OK;
 }
 
+enum ob_status ob_rabbit_queues_valid(const struct ob_sink_rabbit_conf *c, struct ob_err *err)
+{
+    struct ob_sink s = {.conf = c, .arena = ob_arena_new(4096, 1 << 20)};
+    enum ob_status st =
+        s.arena ? ob_rabbit_queues_load(c, &s, err) : ob_err_set(err, OB_FATAL, "no memory");
+    ob_arena_unref(s.arena);
+    return st;
+}
+
 /* The channel aside, open. A refused question closes it: the next one opens it anew. */
 static bool aside(amqp_connection_state_t conn, char why[300])
 {

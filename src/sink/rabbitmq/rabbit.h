@@ -102,7 +102,8 @@ amqp_bytes_t ob_rabbit_bytes(struct ob_str s);
 /* The text of an error reply: of the server, or of the library. */
 void ob_rabbit_reply(const amqp_rpc_reply_t *r, char *out, size_t n);
 
-enum ob_status ob_rabbit_validate(const void *conf, struct ob_err *err);
+enum ob_status ob_rabbit_validate(const void *conf, const struct ob_opt_pos *pos,
+                                  struct ob_err *err);
 /* One host of the list; *n: how many there are. Connected and logged in, without channels. */
 enum ob_status ob_rabbit_dial(const struct ob_sink_rabbit_conf *c, unsigned host, unsigned *n,
                               amqp_connection_state_t *out, struct ob_err *err);
@@ -113,6 +114,8 @@ enum ob_status ob_rabbit_channel(struct ob_sink *s, struct ob_err *err);
 
 enum ob_status ob_rabbit_queues_load(const struct ob_sink_rabbit_conf *c, struct ob_sink *s,
                                      struct ob_err *err);
+/* The same, and nothing of them is kept. */
+enum ob_status ob_rabbit_queues_valid(const struct ob_sink_rabbit_conf *c, struct ob_err *err);
 /* The configured exchange: made, or looked for. */
 enum rabbit_answer ob_rabbit_make_exchange(struct ob_sink *s, amqp_connection_state_t conn,
                                            bool create, char why[300]);

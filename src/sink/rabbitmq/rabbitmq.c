@@ -174,7 +174,7 @@ static enum ob_status rabbit_open(const struct ob_sink_env *env, const void *con
                                   struct ob_err *err)
 {
     const struct ob_sink_rabbit_conf *c = conf;
-    enum ob_status st = ob_rabbit_validate(c, err);
+    enum ob_status st = ob_rabbit_validate(c, NULL, err);
     struct ob_sink *s = calloc(1, sizeof(*s));
     if (!s)
         return ob_err_set(err, OB_FATAL, "no memory");
@@ -238,6 +238,7 @@ const struct ob_sink_driver ob_sink_rabbitmq = {
                "message-id.",
     .opts = rabbit_opts,
     .conf_size = sizeof(struct ob_sink_rabbit_conf),
+    .validate = ob_rabbit_validate,
     .open = rabbit_open,
     .check = ob_rabbit_check,
     .wait_fd = rabbit_wait_fd,

@@ -189,7 +189,7 @@ static void properties_pass_or_say_why(void **state)
         struct ob_opt_pos pos = {"outbox.yaml", 7, 12};
         struct kafka_conf c = {.brokers = "x:1", .properties = {&key, &value, &pos, 1}};
         struct ob_err err = {.text = ""};
-        enum ob_status st = ob__kafka_validate(&c, &err);
+        enum ob_status st = ob__kafka_validate(&c, NULL, &err);
         const char *want = properties[i].want;
         if ((st == OB_OK) != (want == NULL) ||
             (want && (!strstr(err.text, want) || strncmp(err.text, "outbox.yaml:7:12: ", 18) != 0)))
