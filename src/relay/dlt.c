@@ -482,7 +482,7 @@ void ob__shard_dlt_done(struct shard *s, uint64_t token, enum ob_verdict verdict
     struct letter *l = &d->page[i];
     d->open--;
     l->state = L_FAILED;
-    if (verdict == OB_V_DELIVERED) {
+    if (verdict == OB_V_DELIVERED && !why) { /* with a reason: nobody took it */
         l->state = L_SENT;
         forgive(d, l->origin);
         ob_log(&s->log, OB_LOG_INFO, "dlt.sent", OB_KS("event", l->msg.id),

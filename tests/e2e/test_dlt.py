@@ -221,6 +221,32 @@ pipelines:
     assert p.headers["outbox-origin-topic"] == "nobody" and p.content_type == "application/json"
 
 
+def test_rabbitmq_letters_that_nobody_takes_wait(outbox, rabbit):
+    """`unroutable: deliver` is about events. A letter that no queue took would be gone: it waits, which is said."""
+    exchange, queue = rabbit.exchange("none")
+    outbox.write("outbox.yaml", f"""
+pipelines:
+  shop:
+    source: {{type: sqlite, path: app.db}}
+    sink: {{type: rabbitmq, url: "{rabbit.url}", exchange: {exchange}, unroutable: deliver, max_message: 2k}}
+    routes: [{{topic: "${{type}}"}}]
+    envelope: none
+    dlt: on
+""")
+    outbox.run("schema", "--apply")
+    db = outbox.sqlite("app.db")
+    p = outbox.start("run")
+    insert(db, "e1", "k", json.dumps({"pad": "x" * 3000}), type="large")
+    wait_until(lambda: "msg=dlt.waits" in p.err or "msg=dlt.sent" in p.err, 20, "told")
+    assert "no queue is bound" in p.err.split("msg=dlt.waits")[1] and pending(db) == 1
+    c = rabbit.connect()
+    c.channel().queue_bind(queue, exchange, "*.dlt")
+    c.close()
+    wait_until(lambda: pending(db) == 0, 30, "sent when somebody listens")
+    ((method, properties, body),) = rabbit.read(queue)
+    assert (method.routing_key, properties.message_id) == ("large.dlt", "e1.dlt") and "too large" in json.loads(body)["errorMessage"]
+
+
 def test_letters_of_every_shard(outbox, db, nats):
     """Shard 0 sends those of the others too."""
     a = nats.stream().lower()
