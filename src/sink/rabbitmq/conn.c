@@ -236,7 +236,7 @@ enum ob_status ob_rabbit_connect(struct ob_sink *s, struct ob_err *err)
         return st;
     s->broken = s->full = false;
     s->n_refused = 0;
-    memset(s->known, 0, sizeof(s->known));
+    s->known.n = 0;
     socklen_t len = sizeof(s->sndbuf);
     s->room = s->n_taken = 0;
     if (getsockopt(amqp_get_sockfd(s->conn), SOL_SOCKET, SO_SNDBUF, &s->sndbuf, &len) != 0)

@@ -143,7 +143,7 @@ enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct o
         return reject(s, ticket, bad);
     struct ob_str exchange = m->stream.n > 0 ? m->stream : ob_str_c(s->conf->exchange);
     uint64_t hash = ob_rabbit_hash(exchange);
-    if (s->n_refused > 0 || (exchange.n > 0 && s->known[hash % RABBIT_REFUSED] != hash)) {
+    if (s->n_refused > 0 || (exchange.n > 0 && !ob_rabbit_knows(&s->known, hash))) {
         enum rabbit_answer a = ob_rabbit_may_send(s, m, exchange, hash, why);
         if (a == RABBIT_LOST) {
             s->broken = true;

@@ -57,6 +57,12 @@ struct rabbit_refused {
     char name[256], key_name[256], why[300];
 };
 
+/* A set of hashes, in order. */
+struct rabbit_known {
+    uint64_t *hashes;
+    size_t n, cap;
+};
+
 struct ob_sink {
     struct ob_sink_env env;
     const struct ob_sink_rabbit_conf *conf;
@@ -81,7 +87,7 @@ struct ob_sink {
     size_t n_sent; /* a power of two; tag t is at t & (n_sent - 1) */
     struct rabbit_refused refused[RABBIT_REFUSED];
     size_t n_refused;
-    uint64_t known[RABBIT_REFUSED]; /* exchanges that were there on this connection, by hash */
+    struct rabbit_known known; /* exchanges that were there on this connection */
     struct {
         uint64_t dest, tag;
     } confirmed[RABBIT_SEEN];         /* by dest: its highest confirmed tag; overwritten freely */
@@ -143,6 +149,9 @@ enum rabbit_answer ob_rabbit_may_publish(amqp_connection_state_t conn, const cha
 void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, const struct ob_str *key,
                       const char *why);
 bool ob_rabbit_is_refused(const struct ob_sink *s, const char *exchange);
+bool ob_rabbit_knows(const struct rabbit_known *k, uint64_t hash);
+void ob_rabbit_learn(struct rabbit_known *k, uint64_t hash);
+void ob_rabbit_forget(struct rabbit_known *k, uint64_t hash);
 /* Whether a message may go to its exchange (hash: of its name), as far as is known; asked for where
  * it is not. */
 enum rabbit_answer ob_rabbit_may_send(struct ob_sink *s, const struct ob_msg *m,

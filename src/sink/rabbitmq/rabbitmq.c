@@ -164,6 +164,7 @@ static void rabbit_close(struct ob_sink *s, int grace_ms)
     if (!s)
         return;
     ob_pump_close(s->pump, grace_ms);
+    free(s->known.hashes);
     ob_arena_unref(s->arena);
     free(s->sent);
     free(s);

@@ -37,7 +37,7 @@ void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, const struct ob
     snprintf(r->name, sizeof(r->name), "%.*s", OB_STR_ARG(exchange));
     snprintf(r->key_name, sizeof(r->key_name), "%.*s", key ? (int)key->n : 0, key ? key->p : "");
     snprintf(r->why, sizeof(r->why), "%s", why);
-    s->known[r->exchange % RABBIT_REFUSED] = 0;
+    ob_rabbit_forget(&s->known, r->exchange);
     ob_log(s->env.log, OB_LOG_WARN, "sink.rabbitmq.refused", OB_KS("exchange", exchange),
            OB_KC("error", why));
 }
@@ -85,7 +85,7 @@ static enum rabbit_answer look(struct ob_sink *s, struct ob_str exchange, uint64
     if (a == RABBIT_NO)
         ob_rabbit_refuse(s, exchange, NULL, why);
     else
-        s->known[hash % RABBIT_REFUSED] = hash;
+        ob_rabbit_learn(&s->known, hash);
     return a;
 }
 
@@ -116,7 +116,7 @@ enum rabbit_answer ob_rabbit_may_send(struct ob_sink *s, const struct ob_msg *m,
         snprintf(why, 300, "%s", r->why);
         return RABBIT_NO;
     }
-    if (exchange.n == 0 || s->known[hash % RABBIT_REFUSED] == hash)
+    if (exchange.n == 0 || ob_rabbit_knows(&s->known, hash))
         return RABBIT_YES;
     return look(s, exchange, hash, why);
 }
