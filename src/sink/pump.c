@@ -89,6 +89,15 @@ bool ob_pump_done(struct ob_pump *p, uint64_t ticket, enum ob_verdict verdict, c
     return mine;
 }
 
+bool ob_pump_waits(struct ob_pump *p, uint64_t ticket)
+{
+    pthread_mutex_lock(&p->lock);
+    const struct slot *s = &p->slots[ticket % p->cap];
+    bool waits = s->ticket == ticket && s->state == SENT;
+    pthread_mutex_unlock(&p->lock);
+    return waits;
+}
+
 void ob_pump_delivered(struct ob_pump *p, const uint64_t *tickets, size_t n)
 {
     pthread_mutex_lock(&p->lock);

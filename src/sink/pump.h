@@ -7,7 +7,8 @@
  * has no verdict is given back, in the order in which it was submitted, and nothing is taken until
  * the shard has heard of it (pump_test: what_is_given_back_is_not_overtaken).
  * Thread: the first group from the shard's thread; the ops, hold(), free() and fence() from the
- * hidden one; done(), delivered() and wake() from any. */
+ * hidden one; done(), waits(), delivered() and wake() from
+ * any. */
 #ifndef OB_SINK_PUMP_H
 #define OB_SINK_PUMP_H
 
@@ -53,6 +54,8 @@ void ob_pump_close(struct ob_pump *p, int grace_ms);
 /* why: NULL when delivered (but see struct ob_sink_events). A ticket that is over already changes
  * nothing: false. */
 bool ob_pump_done(struct ob_pump *p, uint64_t ticket, enum ob_verdict verdict, const char *why);
+/* Whether a message that was sent has no verdict yet: it may have been cancelled. */
+bool ob_pump_waits(struct ob_pump *p, uint64_t ticket);
 /* Many that are delivered, in one step. */
 void ob_pump_delivered(struct ob_pump *p, const uint64_t *tickets, size_t n);
 void ob_pump_wake(struct ob_pump *p);

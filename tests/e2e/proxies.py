@@ -107,10 +107,13 @@ class ConfirmWay(Way):
     ACK, NACK = 80, 120
 
     def __init__(self, decide):
-        self.decide = decide
-        self.out, self.back, self.tag, self.low = b"", b"", 0, 1
-        self.bodies, self.head = {}, True
-        self.over = set()
+        self.decide, self.head = decide, True
+        self.out, self.back = b"", b""
+        self.begin()
+
+    def begin(self):
+        """A channel that was closed and opened again counts anew."""
+        self.tag, self.low, self.bodies, self.over = 0, 1, {}, set()
 
     def frames(self, data):
         """Whole frames at the start of data, and the rest."""
@@ -127,8 +130,10 @@ class ConfirmWay(Way):
                 return data
             self.out, self.head = self.out[8:], False
         found, self.out = self.frames(self.out)
-        for f in found:
-            if f[0] == 1 and f[7:11] == b"\0\x3c\0\x28":  # basic.publish
+        for f in (f for f in found if f[1:3] == b"\0\1"):  # the channel that publishes
+            if f[0] == 1 and f[7:11] == b"\0\x14\0\x0a":  # channel.open
+                self.begin()
+            elif f[0] == 1 and f[7:11] == b"\0\x3c\0\x28":  # basic.publish
                 self.tag += 1
                 self.bodies[self.tag] = b""
             elif f[0] == 3:

@@ -54,6 +54,66 @@ def is_method(frame, cls, method):
     return frame[0] == 1 and frame[7:11] == bytes([0, cls, 0, method])
 
 
+def swallowing(word, times):
+    """decide() of a proxy: the confirms of messages with this word are lost, so often."""
+    left = [times]
+
+    def decide(body):
+        if word not in body or left[0] == 0:
+            return None
+        left[0] -= 1
+        return "drop"
+
+    return decide, left
+
+
+def test_a_confirm_that_never_comes_holds_up_nobody_else(outbox, rabbit):
+    """Far more than a window of others pass while it is waited for, on the same connection; it is sent again in the end."""
+    exchange, queue = rabbit.exchange()
+    decide, left = swallowing(b'"key": "stuck"', 1)
+    proxy = Confirms(rabbit.port, decide)
+    db = prepare(outbox, through(proxy), f"exchange: {exchange}, window: 16", more=f"    publish_timeout: {int(12 * SLOW)}s")
+    db.execute("begin")
+    for n in range(400):
+        insert(db, "stuck" if n in (0, 399) else f"k{n % 40}", n, type="stuck" if n in (0, 399) else "placed")
+    db.execute("commit")
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(queue) == 399, 9, "all others", every=0.1)
+    got = rabbit.read(queue)
+    assert left[0] == 0 and numbers(got, "stuck") == [0], "its followers wait"
+    for key in range(40):
+        assert numbers(got, f"k{key}") == [n for n in range(1, 399) if n % 40 == key]
+    wait_until(lambda: rabbit.depth(queue) == 2, 40, "sent again, and what waited for it", every=0.1)
+    assert numbers(rabbit.read(queue)) == [0, 399]
+    for n in range(400, 600):
+        insert(db, f"k{n % 40}", n)
+    wait_until(lambda: rabbit.depth(queue) == 200, 9, "what was given up is in nobody's way", every=0.1)
+    assert "msg=sink.down" not in p.err and "msg=sink.reset" not in p.err
+    assert p.stop() == 0 and dead(outbox) == []
+    proxy.close()
+
+
+def test_a_poison_beside_a_confirm_that_never_comes(outbox, rabbit):
+    """The channel is closed for one that the server does not name: it is found, and the others flow, although one of those that
+    are sent one at a time is never confirmed."""
+    exchange, queue = rabbit.exchange()
+    decide, _ = swallowing(b'"key": "stuck"', 1000)
+    proxy = Confirms(rabbit.port, decide)
+    routes = '[{match: {type: poison}, topic: x, headers: {CC: somebody}}, {topic: "${type}"}]'
+    db = prepare(outbox, through(proxy), f"exchange: {exchange}", routes, more=f"    publish_timeout: {int(30 * SLOW)}s")
+    db.execute("begin")
+    for n in range(100):
+        word = {5: "stuck", 50: "poison"}.get(n)
+        insert(db, word or f"k{n}", n, type=word or "placed")
+    db.execute("commit")
+    p = outbox.start("run")
+    wait_until(lambda: {n for n in range(100) if n != 50} <= set(numbers(rabbit.read(queue, keep=True))), 12, "all others", every=0.1)
+    (row,) = wait_until(lambda: dead(outbox), 9, "the poison")
+    assert row["key"] == "poison" and "406 PRECONDITION_FAILED" in row["error"]
+    assert p.alive and "msg=sink.down" not in p.err
+    proxy.close()
+
+
 def test_an_exchange_is_looked_for_once(outbox, rabbit):
     """Many of them in turn: each costs one question on a connection, not one with every message."""
     names, queue = [rabbit.name("many") for _ in range(150)], rabbit.exchange()[1]

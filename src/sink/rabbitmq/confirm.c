@@ -8,11 +8,6 @@
 
 #define FRAMES_AT_ONCE 4096
 
-static struct rabbit_sent *entry(struct ob_sink *s, uint64_t tag)
-{
-    return &s->sent[tag & (s->n_sent - 1)];
-}
-
 void ob_rabbit_tell(struct ob_sink *s)
 {
     if (s->n_taken > 0)
@@ -54,22 +49,25 @@ static void nacked(struct ob_sink *s, const struct rabbit_sent *e)
                         : "RabbitMQ refused it (nack): a queue is full or cannot store it");
 }
 
+static void confirm_one(struct ob_sink *s, struct rabbit_sent *e, bool ok)
+{
+    e->live = false;
+    if (ok)
+        acked(s, e);
+    else
+        nacked(s, e);
+}
+
 void ob_rabbit_confirm(struct ob_sink *s, uint64_t tag, bool multiple, bool ok)
 {
+    struct rabbit_sent *e;
+    uint64_t at = 0;
+    if (!multiple && (e = ob_rabbit_sent_at(s, tag)))
+        confirm_one(s, e, ok);
     /* A tag of 0 with multiple means all. */
-    uint64_t last = multiple && tag == 0 ? s->next - 1 : tag;
-    for (uint64_t t = multiple ? s->low : tag; t <= last && t < s->next; t++) {
-        struct rabbit_sent *e = entry(s, t);
-        if (!e->live || e->tag != t)
-            continue;
-        e->live = false;
-        if (ok)
-            acked(s, e);
-        else
-            nacked(s, e);
-    }
-    while (s->low < s->next && !entry(s, s->low)->live)
-        s->low++;
+    while (multiple && (e = ob_rabbit_sent_next(s, &at)) && (tag == 0 || e->tag <= tag))
+        confirm_one(s, e, ok);
+    ob_rabbit_sent_pass(s);
 }
 
 /* Names what nobody takes once for each routing key, and says once when these become too many. */
@@ -92,13 +90,13 @@ static void name_unroutable(struct ob_sink *s, uint64_t dest)
 void ob_rabbit_returned(struct ob_sink *s, amqp_bytes_t id)
 {
     uint64_t hash = ob_rabbit_hash((struct ob_str){id.bytes, id.len});
-    for (uint64_t t = s->low; t < s->next; t++) {
-        struct rabbit_sent *e = entry(s, t);
-        if (!e->live || e->returned || e->id_hash != hash)
+    struct rabbit_sent *e;
+    for (uint64_t at = 0; (e = ob_rabbit_sent_next(s, &at));) {
+        if (e->returned || e->id_hash != hash)
             continue;
         e->returned = true;
-        s->returns[t % RABBIT_RETURNS].tag = t;
-        snprintf(s->returns[t % RABBIT_RETURNS].text, sizeof(s->returns[0].text), "%s",
+        s->returns[e->tag % RABBIT_RETURNS].tag = e->tag;
+        snprintf(s->returns[e->tag % RABBIT_RETURNS].text, sizeof(s->returns[0].text), "%s",
                  s->return_text);
         if (s->conf->unroutable == OB_RABBIT_DELIVER)
             name_unroutable(s, e->dest);
@@ -131,7 +129,9 @@ struct closing {
     struct ob_sink *s;
     int code;
     struct ob_str exchange, key; /* as the server named them; key: of one routing key only */
-    uint64_t at, n, guilty;
+    struct rabbit_sent *e;       /* the next one to be judged, and where it is */
+    uint64_t at;
+    uint64_t n, suspects, guilty;
     bool keyed;
     char exchange_name[256], key_name[256];
 };
@@ -141,19 +141,19 @@ static struct ob_str exchange_of(const struct ob_sink *s, const struct ob_msg *m
     return m->stream.n > 0 ? m->stream : ob_str_c(s->conf->exchange);
 }
 
-/* One message in flight, in the order of sending. One that is alone is the one. */
+/* One message in flight, in the order of sending. One that is the only suspect is the one. */
 static void judge(void *arg, uint64_t ticket, const struct ob_msg *m)
 {
     struct closing *c = arg;
-    while (c->at < c->s->next && entry(c->s, c->at)->ticket < ticket)
-        c->at++;
-    struct rabbit_sent *e = entry(c->s, c->at);
-    if (c->at >= c->s->next || !e->live || e->ticket != ticket)
+    while (c->e && c->e->ticket < ticket)
+        c->e = ob_rabbit_sent_next(c->s, &c->at);
+    struct rabbit_sent *e = c->e;
+    if (!e || e->ticket != ticket)
         return;
     struct ob_str exchange = exchange_of(c->s, m);
     bool named = c->exchange.n > 0 && ob_str_eq(exchange, c->exchange) &&
                  (!c->keyed || ob_str_eq(m->topic, c->key));
-    if (!named && c->n > 1)
+    if (!named && (c->suspects > 1 || e->cleared))
         return;
     e->guilty = true;
     c->guilty++;
@@ -167,15 +167,16 @@ static void judge(void *arg, uint64_t ticket, const struct ob_msg *m)
 static void find_guilty(struct closing *c, const char *why)
 {
     struct ob_sink *s = c->s;
-    c->at = s->low;
     if (c->code == 403 || c->code == 404) {
         c->keyed = strstr(why, "access to topic '") != NULL;
         c->exchange = quoted(why, "exchange '", "' in vhost '");
         if (c->keyed)
             c->key = quoted(why, "access to topic '", "' in exchange '");
     }
-    for (uint64_t t = s->low; t < s->next; t++)
-        c->n += entry(s, t)->live;
+    const struct rabbit_sent *e;
+    for (uint64_t at = 0; (e = ob_rabbit_sent_next(s, &at)); c->n++)
+        c->suspects += !e->cleared;
+    c->e = ob_rabbit_sent_next(s, &c->at);
     ob_pump_each(s->pump, judge, c);
 }
 
@@ -198,10 +199,8 @@ static void end_all(struct ob_sink *s, int code, const char *why)
     const char *size = strstr(why, "max size ");
     if (size)
         s->server_max = strtoull(size + 9, NULL, 10);
-    for (uint64_t t = s->low; t < s->next; t++) {
-        struct rabbit_sent *e = entry(s, t);
-        if (!e->live)
-            continue;
+    struct rabbit_sent *e;
+    for (uint64_t at = 0; (e = ob_rabbit_sent_next(s, &at));) {
         enum ob_verdict v = e->guilty ? verdict(code) : OB_V_RETURNED;
         if (size && s->server_max > 0 && e->size > s->server_max) {
             v = OB_V_REJECT;
@@ -216,6 +215,16 @@ static void end_all(struct ob_sink *s, int code, const char *why)
         struct ob_str key = ob_str_c(c.key_name);
         ob_rabbit_refuse(s, ob_str_c(c.exchange_name), c.keyed ? &key : NULL, why);
     }
+}
+
+/* The server has come to the last question, which stood behind all that was sent: that closed
+ * nothing. */
+static void outlived(struct ob_sink *s)
+{
+    struct rabbit_sent *e;
+    s->asked -= s->asked > 0;
+    for (uint64_t at = 0; s->asked == 0 && (e = ob_rabbit_sent_next(s, &at));)
+        e->cleared = true;
 }
 
 static enum ob_status channel_closed(struct ob_sink *s, const amqp_channel_close_t *c,
@@ -257,6 +266,9 @@ static enum ob_status method(struct ob_sink *s, const amqp_method_t *m, struct o
         return OB_OK;
     case AMQP_CHANNEL_CLOSE_METHOD:
         return channel_closed(s, m->decoded, err);
+    case AMQP_BASIC_QOS_OK_METHOD:
+        outlived(s);
+        return OB_OK;
     case AMQP_CONNECTION_BLOCKED_METHOD: {
         const amqp_connection_blocked_t *b = m->decoded;
         ob_err_set(&why, OB_DOWN, "RabbitMQ blocks publishers: %.*s", (int)b->reason.len,

@@ -190,8 +190,8 @@ enum ob_status ob_rabbit_channel(struct ob_sink *s, struct ob_err *err)
         ob_rabbit_reply(&r, why, sizeof(why));
         return ob_err_set(err, OB_DOWN, "cannot open a channel: %s", why);
     }
-    s->low = s->next = 1;
-    memset(s->sent, 0, s->n_sent * sizeof(*s->sent));
+    ob_rabbit_sent_reset(s);
+    s->asked = 0;
     memset(s->confirmed, 0, sizeof(s->confirmed));
     memset(s->returns, 0, sizeof(s->returns));
     s->returning = false;

@@ -126,12 +126,24 @@ static bool has_room(struct ob_sink *s, const struct ob_msg *m)
     return true;
 }
 
-static bool nothing_live(const struct ob_sink *s)
+/* A question that changes nothing, and that the server answers behind what was sent before it. */
+static enum ob_status ask_behind(struct ob_sink *s, struct ob_err *err)
 {
-    for (uint64_t t = s->low; t < s->next; t++)
-        if (s->sent[t & (s->n_sent - 1)].live)
-            return false;
-    return true;
+    amqp_basic_qos_t q = {0};
+    int rc = amqp_send_method(s->conn, RABBIT_CHANNEL, AMQP_BASIC_QOS_METHOD, &q);
+    if (rc != AMQP_STATUS_OK) {
+        s->broken = true;
+        return ob_err_set(err, OB_DOWN, "question to RabbitMQ: %s", amqp_error_string2(rc));
+    }
+    s->alone--;
+    s->asked++;
+    return OB_OK;
+}
+
+static bool nothing_live(struct ob_sink *s)
+{
+    uint64_t at = 0;
+    return ob_rabbit_sent_next(s, &at) == NULL;
 }
 
 enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
@@ -154,8 +166,7 @@ enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct o
             return OB_OK;
         }
     }
-    struct rabbit_sent *e = &s->sent[s->next & (s->n_sent - 1)];
-    s->full = e->live || (s->alone > 0 && !nothing_live(s)) || !has_room(s, m);
+    s->full = (s->asked > 0 && !nothing_live(s)) || !has_room(s, m);
     if (s->full)
         return OB_AGAIN;
     amqp_table_entry_t entries[RABBIT_HEADERS];
@@ -170,13 +181,11 @@ enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct o
         s->broken = true;
         return ob_err_set(err, OB_DOWN, "publish to RabbitMQ: %s", amqp_error_string2(rc));
     }
-    *e = (struct rabbit_sent){.tag = s->next++,
-                              .ticket = ticket,
-                              .id_hash = ob_rabbit_hash(m->id),
-                              .dest = m->dest_hash,
-                              .exchange = hash,
-                              .size = m->value.n,
-                              .live = true};
-    s->alone -= s->alone > 0;
-    return OB_OK;
+    const struct rabbit_sent one = {.ticket = ticket,
+                                    .id_hash = ob_rabbit_hash(m->id),
+                                    .dest = m->dest_hash,
+                                    .exchange = hash,
+                                    .size = m->value.n};
+    ob_rabbit_sent_add(s, &one);
+    return s->alone > 0 ? ask_behind(s, err) : OB_OK;
 }

@@ -43,6 +43,7 @@ struct rabbit_sent {
     uint64_t tag, ticket, id_hash, dest, exchange;
     size_t size;
     bool live, returned, guilty; /* guilty: for it the channel was closed */
+    bool cleared;                /* the channel outlived it: it closes none */
 };
 
 /* What the server says to a question on the channel aside. LOST: nothing, or the connection is of
@@ -75,16 +76,19 @@ struct ob_sink {
     unsigned host;  /* the next one to try */
     bool broken;    /* no polite goodbye */
     uint64_t alone; /* so many more are sent one at a time: one of them closes channels */
+    uint64_t asked; /* questions behind them that are not answered */
     int sndbuf;     /* bytes that the socket holds */
     size_t room;    /* of them, at least so many were free when last asked, less what was sent */
     uint64_t taken[RABBIT_GATHER]; /* delivered and not told yet */
     size_t n_taken;
     bool full;           /* the last publish found no room */
-    uint64_t low;        /* the first tag that may be live */
+    uint64_t low;        /* the first tag that may be live, but for those that are late */
     uint64_t next;       /* tag of the next publish */
     uint64_t server_max; /* as learned from a refusal; 0: unknown */
     struct rabbit_sent *sent;
-    size_t n_sent; /* a power of two; tag t is at t & (n_sent - 1) */
+    size_t n_sent;            /* a power of two; tag t is at t & (n_sent - 1) */
+    struct rabbit_sent *late; /* live when the ring came round to their places; by tag */
+    size_t n_late, max_late;
     struct rabbit_refused refused[RABBIT_REFUSED];
     size_t n_refused;
     struct rabbit_known known; /* exchanges that were there on this connection */
@@ -156,6 +160,21 @@ void ob_rabbit_forget(struct rabbit_known *k, uint64_t hash);
  * it is not. */
 enum rabbit_answer ob_rabbit_may_send(struct ob_sink *s, const struct ob_msg *m,
                                       struct ob_str exchange, uint64_t hash, char why[300]);
+
+enum ob_status ob_rabbit_sent_init(struct ob_sink *s, size_t window,
+                                   struct ob_err *err) OB_MUST_CHECK;
+void ob_rabbit_sent_clear(struct ob_sink *s);
+/* Nothing is live, and tags begin anew. */
+void ob_rabbit_sent_reset(struct ob_sink *s);
+/* One that was published, with the next tag. */
+void ob_rabbit_sent_add(struct ob_sink *s, const struct rabbit_sent *one);
+/* The live one with this tag, or NULL. */
+struct rabbit_sent *ob_rabbit_sent_at(struct ob_sink *s, uint64_t tag);
+/* The next live one in the order of tags, from *at = 0 on; NULL: there are no more. */
+struct rabbit_sent *ob_rabbit_sent_next(struct ob_sink *s, uint64_t *at);
+/* To be called after some are no longer live, and not between two calls of the one above. */
+void ob_rabbit_sent_pass(struct ob_sink *s);
+
 enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                               struct ob_err *err);
 /* Those that are delivered are told together, before any other verdict and at the end of a turn. */

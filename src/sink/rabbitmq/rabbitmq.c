@@ -166,7 +166,7 @@ static void rabbit_close(struct ob_sink *s, int grace_ms)
     ob_pump_close(s->pump, grace_ms);
     free(s->known.hashes);
     ob_arena_unref(s->arena);
-    free(s->sent);
+    ob_rabbit_sent_clear(s);
     free(s);
 }
 
@@ -181,12 +181,11 @@ static enum ob_status rabbit_open(const struct ob_sink_env *env, const void *con
         return ob_err_set(err, OB_FATAL, "no memory");
     s->env = *env;
     s->conf = c;
-    for (s->n_sent = 1; s->n_sent < (size_t)c->window * 4;)
-        s->n_sent *= 2;
-    s->sent = calloc(s->n_sent, sizeof(*s->sent));
     s->arena = ob_arena_new(4096, 1 << 20);
-    if (st == OB_OK && (!s->sent || !s->arena))
+    if (st == OB_OK && !s->arena)
         st = ob_err_set(err, OB_FATAL, "no memory");
+    if (st == OB_OK)
+        st = ob_rabbit_sent_init(s, (size_t)c->window, err);
     if (st == OB_OK)
         st = ob_rabbit_queues_load(c, s, err);
     if (st == OB_OK)

@@ -11,6 +11,7 @@
 
 static struct ob_sink_rabbit_conf conf = {.url = "amqp://x", .window = N};
 static struct ob_sink *rabbit;
+static uint64_t published;
 
 static enum ob_status connect_op(void *user, struct ob_err *err)
 {
@@ -29,13 +30,10 @@ static enum ob_status send_op(void *user, uint64_t ticket, const struct ob_msg *
                               struct ob_err *err)
 {
     (void)err;
-    struct ob_sink *s = user;
-    s->sent[s->next & (s->n_sent - 1)] = (struct rabbit_sent){.tag = s->next,
-                                                              .ticket = ticket,
-                                                              .dest = m->dest_hash,
-                                                              .id_hash = ob_rabbit_hash(m->id),
-                                                              .live = true};
-    __atomic_add_fetch(&s->next, 1, __ATOMIC_SEQ_CST);
+    const struct rabbit_sent one = {
+        .ticket = ticket, .dest = m->dest_hash, .id_hash = ob_rabbit_hash(m->id)};
+    ob_rabbit_sent_add(user, &one);
+    __atomic_add_fetch(&published, 1, __ATOMIC_SEQ_CST);
     return OB_OK;
 }
 
@@ -63,9 +61,8 @@ static enum ob_status open_sink(const struct ob_sink_env *env, const void *c, st
     rabbit = calloc(1, sizeof(*rabbit));
     assert_non_null(rabbit);
     rabbit->conf = &conf;
-    rabbit->n_sent = 64;
-    rabbit->sent = calloc(64, sizeof(*rabbit->sent));
-    rabbit->low = rabbit->next = 1;
+    published = 0;
+    assert_int_equal(ob_rabbit_sent_init(rabbit, N, err), OB_OK);
     *caps = (struct ob_sink_caps){.max_in_flight = N};
     *out = rabbit;
     return ob_pump_open(env, &ops, rabbit, N, &rabbit->pump, err);
@@ -74,7 +71,7 @@ static enum ob_status open_sink(const struct ob_sink_env *env, const void *c, st
 static void close_sink(struct ob_sink *s, int grace_ms)
 {
     ob_pump_close(s->pump, grace_ms);
-    free(s->sent);
+    ob_rabbit_sent_clear(s);
     free(s);
 }
 
@@ -100,22 +97,35 @@ static void poll_sink(struct ob_sink *s)
     ob_pump_poll(s->pump);
 }
 
+static void cancel(struct ob_sink *s, uint64_t token)
+{
+    ob_pump_cancel(s->pump, token);
+}
+
 static const struct ob_sink_driver driver = {.name = "rabbit",
                                              .open = open_sink,
                                              .wait_fd = wait_fd,
                                              .wake_at = wake_at,
                                              .submit = submit,
                                              .poll = poll_sink,
+                                             .cancel = cancel,
                                              .close = close_sink};
+
+/* New ones: the first of them, when all are sent. */
+static uint64_t publish(struct watched *w, size_t n)
+{
+    uint64_t want = published + n, first = watched_add_many(w, n, 1);
+    assert_int_equal(watched_submit(w, first, n, NULL), n);
+    for (int i = 0; i < WAIT_MS && __atomic_load_n(&published, __ATOMIC_SEQ_CST) < want; i++)
+        watched_wait(w, 1);
+    assert_int_equal(__atomic_load_n(&published, __ATOMIC_SEQ_CST), want);
+    return first;
+}
 
 static void begin(struct watched *w, size_t n)
 {
     watched_open(w, &driver, NULL);
-    uint64_t first = watched_add_many(w, n, 1);
-    assert_int_equal(watched_submit(w, first, n, NULL), n);
-    for (int i = 0; i < WAIT_MS && __atomic_load_n(&rabbit->next, __ATOMIC_SEQ_CST) <= n; i++)
-        watched_wait(w, 1);
-    assert_int_equal(rabbit->next, n + 1);
+    publish(w, n);
 }
 
 /* What each of the messages became: d elivered, b locked, t ried again, - nothing yet. */
@@ -169,6 +179,99 @@ static void a_nack_is_blocked_unless_a_later_one_was_taken(void **state)
     confirm(6, true, true);
     expect(&w, "dtdddb");
     watched_close(&w, 0);
+}
+
+static enum ob_verdict verdict_of(const struct watched *w, uint64_t token)
+{
+    assert_int_equal(w->tokens[token - 1].verdicts, 1);
+    return w->tokens[token - 1].verdict;
+}
+
+/* Until so many of them have a verdict. */
+static void until_over(struct watched *w, uint64_t first, size_t n)
+{
+    size_t over = 0;
+    for (int i = 0; i < WAIT_MS && over < n; i++) {
+        watched_wait(w, 1);
+        over = 0;
+        for (size_t k = 0; k < n; k++)
+            over += w->tokens[first - 1 + k].verdicts;
+    }
+    assert_int_equal(over, n);
+}
+
+/* Ring after ring is published while all but one of the window wait for confirms. These come in the
+ * end, each to its own: one, one that was refused, and the rest together. */
+static void confirms_that_are_late_find_their_messages(void **state)
+{
+    (void)state;
+    struct watched w;
+    begin(&w, N - 1);
+    for (uint64_t i = 0; i < 5 * rabbit->n_sent; i++) {
+        uint64_t token = publish(&w, 1);
+        confirm(rabbit->next - 1, false, true);
+        until_over(&w, token, 1);
+        assert_int_equal(verdict_of(&w, token), OB_V_DELIVERED);
+    }
+    expect(&w, "---------------");
+    snprintf(rabbit->return_text, sizeof(rabbit->return_text), "nobody wants it");
+    ob_rabbit_returned(rabbit, ob_rabbit_bytes(w.tokens[3].m->msg.id));
+    confirm(2, false, true);
+    confirm(9, false, false);
+    expect(&w, "-d------t------");
+    confirm(4, true, true);
+    expect(&w, "dddx----t------");
+    confirm(0, true, true);
+    expect(&w, "dddxddddtdddddd");
+    watched_close(&w, 0);
+}
+
+/* Messages that are given up one after the other leave nothing behind, however many. */
+static void what_is_cancelled_makes_place(void **state)
+{
+    (void)state;
+    struct watched w;
+    begin(&w, 1);
+    uint64_t tag = 0, given_up = 0;
+    for (uint64_t i = 0; i < 3 * rabbit->n_sent; i++) {
+        given_up = publish(&w, 4);
+        tag = rabbit->next - 4;
+        for (uint64_t k = 0; k < 4; k++)
+            w.driver->cancel(w.sink, given_up + k);
+        until_over(&w, given_up, 4);
+        assert_true(rabbit->n_late <= N);
+    }
+    uint64_t token = publish(&w, 1);
+    confirm(rabbit->next - 1, false, true);
+    confirm(tag, false, true); /* nobody's any more */
+    until_over(&w, token, 1);
+    assert_int_equal(verdict_of(&w, token), OB_V_DELIVERED);
+    assert_int_equal(verdict_of(&w, given_up), OB_V_RETRY);
+    confirm(1, false, true); /* the first of all was waited for */
+    expect(&w, "d");
+    watched_close(&w, 0);
+}
+
+static void exchanges_are_known_until_they_are_forgotten(void **state)
+{
+    (void)state;
+    struct rabbit_known k = {0};
+    assert_false(ob_rabbit_knows(&k, 7));
+    for (uint64_t i = 0; i < 1000; i++)
+        ob_rabbit_learn(&k, (i * 37 % 1000 + 1) * 64); /* in no order, and all the same modulo 64 */
+    ob_rabbit_learn(&k, 64);
+    assert_int_equal(k.n, 1000);
+    for (uint64_t i = 1; i <= 1000; i++)
+        assert_true(ob_rabbit_knows(&k, i * 64) && !ob_rabbit_knows(&k, i * 64 + 1));
+    for (uint64_t i = 1; i <= 1000; i += 2)
+        ob_rabbit_forget(&k, i * 64);
+    ob_rabbit_forget(&k, 65);
+    for (uint64_t i = 1; i <= 1000; i++)
+        assert_int_equal(ob_rabbit_knows(&k, i * 64), i % 2 == 0);
+    for (uint64_t i = 1; i < 200000; i++)
+        ob_rabbit_learn(&k, i * 3);
+    assert_true(k.cap <= 65536 && ob_rabbit_knows(&k, 199999 * 3));
+    free(k.hashes);
 }
 
 /* Two returns, then one confirm for both: each has its own reason. */
@@ -255,6 +358,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(confirms_come_multiple_and_out_of_order),
         cmocka_unit_test(a_nack_is_blocked_unless_a_later_one_was_taken),
+        cmocka_unit_test(confirms_that_are_late_find_their_messages),
+        cmocka_unit_test(what_is_cancelled_makes_place),
+        cmocka_unit_test(exchanges_are_known_until_they_are_forgotten),
         cmocka_unit_test(a_return_has_its_own_reason),
         cmocka_unit_test(each_unroutable_key_is_named_once),
     };
