@@ -142,3 +142,34 @@ def test_an_exchange_is_looked_for_once(outbox, rabbit):
     assert p.stop() == 0
     assert sorted(looks) == sorted(names)
     proxy.close()
+
+
+def test_an_exchange_that_takes_no_publishes(outbox, rabbit):
+    """An internal exchange is there and may be written to, as far as can be asked; only a publish is refused. It closes the channel
+    once: then it is tried beside the traffic."""
+    exchange, queue = rabbit.exchange()
+    inner = rabbit.name("inner")
+    c = rabbit.connect()
+    c.channel().exchange_declare(inner, "topic", durable=True, internal=True)
+    c.close()
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}", f'[{{match: {{type: inside}}, topic: x, stream: {inner}}}, {{topic: y}}]')
+    insert(db, "in", 0, type="inside")
+    p = outbox.start("run")
+    wait_until(lambda: f"cannot publish to internal exchange '{inner}'" in p.err, 20, "refused")
+    n, until = 1, time.monotonic() + 8
+    while time.monotonic() < until:
+        insert(db, f"k{n}", n)
+        insert(db, f"in{n}", -n, type="inside")
+        wait_until(lambda: rabbit.depth(queue) >= n, 20, "others flow")
+        n += 1
+    wait_until(lambda: status(outbox)["parked"] >= n, 20, "its own wait")
+    assert p.err.count("channel_closed") == 1 and numbers(rabbit.read(queue)) == list(range(1, n))
+    assert dead(outbox) == [] and status(outbox)["failed"] == 0
+    c = rabbit.connect()
+    ch = c.channel()
+    ch.exchange_delete(inner)
+    ch.exchange_declare(inner, "topic", durable=True)
+    ch.queue_bind(queue, inner, "#")
+    c.close()
+    wait_until(lambda: rabbit.depth(queue) == n, 60, "it goes on when it is another", every=0.1)
+    assert p.stop() == 0 and sorted(numbers(rabbit.read(queue))) == [-i for i in reversed(range(1, n))] + [0]

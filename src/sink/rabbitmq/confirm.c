@@ -213,7 +213,7 @@ static void end_all(struct ob_sink *s, int code, const char *why)
         s->alone = c.n; /* one at a time tells which */
     } else if (verdict(code) == OB_V_BLOCKED) {
         struct ob_str key = ob_str_c(c.key_name);
-        ob_rabbit_refuse(s, ob_str_c(c.exchange_name), c.keyed ? &key : NULL, why);
+        ob_rabbit_refuse(s, ob_str_c(c.exchange_name), c.keyed ? &key : NULL, &key, why);
     }
 }
 

@@ -217,7 +217,7 @@ static void declare(struct ob_sink *s, bool create)
     if (exchange && *exchange)
         a = ob_rabbit_make_exchange(s, s->conn, create, why);
     if (a == RABBIT_NO && create && strncmp(why, "406", 3) == 0) {
-        ob_rabbit_refuse(s, ob_str_c(exchange), NULL, why);
+        ob_rabbit_refuse(s, ob_str_c(exchange), NULL, NULL, why);
     } else if (a != RABBIT_YES) {
         snprintf(what, sizeof(what), "exchange %.100s: %s", exchange, why);
         log_declared(s, false, what);

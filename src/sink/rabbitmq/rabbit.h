@@ -148,10 +148,11 @@ enum rabbit_answer ob_rabbit_may_write(amqp_connection_state_t conn, const char 
 enum rabbit_answer ob_rabbit_may_publish(amqp_connection_state_t conn, const char *name,
                                          const char *key, char why[300]);
 
-/* Messages of an exchange (or of one routing key of it) are blocked until it was asked for. why:
- * begins with the server's code. */
+/* Messages of an exchange (or of one routing key of it) are blocked until it was asked for. tried:
+ * the routing key of a publish that was refused; what can be asked without one has said yes then
+ * (an internal exchange), so only another publish tells. why: begins with the server's code. */
 void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, const struct ob_str *key,
-                      const char *why);
+                      const struct ob_str *tried, const char *why);
 bool ob_rabbit_is_refused(const struct ob_sink *s, const char *exchange);
 bool ob_rabbit_knows(const struct rabbit_known *k, uint64_t hash);
 void ob_rabbit_learn(struct rabbit_known *k, uint64_t hash);

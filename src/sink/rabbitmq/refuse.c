@@ -16,7 +16,7 @@ static bool is_own(const struct ob_sink *s, struct ob_str exchange)
 }
 
 void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, const struct ob_str *key,
-                      const char *why)
+                      const struct ob_str *tried, const char *why)
 {
     struct rabbit_refused *r = &s->refused[0];
     if (s->n_refused < RABBIT_REFUSED)
@@ -33,9 +33,10 @@ void ob_rabbit_refuse(struct ob_sink *s, struct ob_str exchange, const struct ob
     else if (strncmp(why, "406", 3) == 0)
         r->again = RABBIT_MAKE;
     else
-        r->again = key || exchange.n == 0 ? RABBIT_TRY : RABBIT_WRITE;
+        r->again = tried || exchange.n == 0 ? RABBIT_TRY : RABBIT_WRITE;
     snprintf(r->name, sizeof(r->name), "%.*s", OB_STR_ARG(exchange));
-    snprintf(r->key_name, sizeof(r->key_name), "%.*s", key ? (int)key->n : 0, key ? key->p : "");
+    snprintf(r->key_name, sizeof(r->key_name), "%.*s", tried ? (int)tried->n : 0,
+             tried ? tried->p : "");
     snprintf(r->why, sizeof(r->why), "%s", why);
     ob_rabbit_forget(&s->known, r->exchange);
     ob_log(s->env.log, OB_LOG_WARN, "sink.rabbitmq.refused", OB_KS("exchange", exchange),
@@ -83,7 +84,7 @@ static enum rabbit_answer look(struct ob_sink *s, struct ob_str exchange, uint64
     if (a == RABBIT_YES || (a == RABBIT_NO && strncmp(why, "403", 3) == 0))
         a = ob_rabbit_may_write(s->conn, name, why); /* it needs no right to look */
     if (a == RABBIT_NO)
-        ob_rabbit_refuse(s, exchange, NULL, why);
+        ob_rabbit_refuse(s, exchange, NULL, NULL, why);
     else
         ob_rabbit_learn(&s->known, hash);
     return a;
