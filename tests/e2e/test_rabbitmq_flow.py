@@ -16,6 +16,11 @@ def through(proxy):
     return f"amqp://guest:guest@127.0.0.1:{proxy.address}/"
 
 
+def passes(seconds):
+    until = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > until, seconds + 10)
+
+
 class FrameWay(ConfirmWay):
     """Whole frames in both directions, each as keep(ours, frame) wants it."""
 
@@ -173,3 +178,81 @@ def test_an_exchange_that_takes_no_publishes(outbox, rabbit):
     c.close()
     wait_until(lambda: rabbit.depth(queue) == n, 60, "it goes on when it is another", every=0.1)
     assert p.stop() == 0 and sorted(numbers(rabbit.read(queue))) == [-i for i in reversed(range(1, n))] + [0]
+
+
+@pytest.mark.parametrize("lost", ["none", "ours", "the server's"])
+def test_heartbeats_of_an_idle_connection(outbox, rabbit, lost):
+    """Nothing else is sent. Without ours the server ends the connection, without the server's we do."""
+    exchange, queue = rabbit.exchange()
+    beats, swallow = {True: 0, False: 0}, {"none": None, "ours": True, "the server's": False}[lost]
+
+    def keep(ours, frame):
+        beats[ours] += frame[0] == 8
+        return frame[0] != 8 or ours is not swallow
+
+    proxy = Frames(rabbit.port, keep)
+    db = prepare(outbox, through(proxy), f"exchange: {exchange}, heartbeat: 1s")
+    insert(db, "a", 0)
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(queue) == 1, 20, "it works")
+    if lost == "none":
+        passes(8)
+        assert "msg=sink.down" not in p.err and beats[True] >= 4 and beats[False] >= 4
+    else:
+        wait_until(lambda: "msg=sink.down" in p.err, 12, "the connection ends")
+    insert(db, "a", 1)
+    wait_until(lambda: set(numbers(rabbit.read(queue, keep=True))) == {0, 1}, 30, "it goes on")
+    proxy.close()
+
+
+def test_silence_is_told_with_nothing_in_flight(outbox, rabbit):
+    exchange, queue = rabbit.exchange()
+    silent = []
+    proxy = Frames(rabbit.port, lambda ours, frame: not silent)
+    db = prepare(outbox, through(proxy), f"exchange: {exchange}, heartbeat: 1s, connect_timeout: 1s")
+    insert(db, "a", 0)
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(queue) == 1, 20, "it works")
+    silent.append(True)
+    wait_until(lambda: "msg=sink.down" in p.err, 4, "told")
+    silent.clear()
+    insert(db, "a", 1)
+    wait_until(lambda: numbers(rabbit.read(queue, keep=True)) == [0, 1], 30, "it goes on")
+    assert p.stop() == 0
+    proxy.close()
+
+
+def hosts(*ports):
+    return ",".join(f"amqp://guest:guest@127.0.0.1:{port}/" for port in ports)
+
+
+def test_from_host_to_host_and_back(outbox, rabbit):
+    """The relay is at the last one, goes to the first when that ends, and back past one that accepts and never answers."""
+    exchange, queue = rabbit.exchange()
+    first, last = Proxy(rabbit.port), Proxy(rabbit.port)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        first.off()
+        url = hosts(first.address, mute.getsockname()[1], last.address)
+        db = prepare(outbox, url, f"exchange: {exchange}, connect_timeout: 1s")
+        p = outbox.start("run")
+        for n, (off, on) in enumerate([(first, last), (last, first), (first, last)]):
+            on.on()
+            off.off()
+            insert(db, "a", n)
+            wait_until(lambda: set(numbers(rabbit.read(queue, keep=True))) == set(range(n + 1)), 20, f"{n}: at the other", every=0.1)
+            assert on.open and not off.open
+        assert p.stop() == 0
+    first.close()
+    last.close()
+
+
+def test_past_a_host_that_answers_no_more_than_a_login(outbox, rabbit):
+    exchange, queue = rabbit.exchange()
+    half, whole = Frames(rabbit.port, lambda ours, frame: not is_method(frame, 20, 10)), Proxy(rabbit.port)
+    db = prepare(outbox, hosts(half.address, whole.address), f"exchange: {exchange}, connect_timeout: 1s, declare: off")
+    insert(db, "a", 0)
+    p = outbox.start("run")
+    wait_until(lambda: rabbit.depth(queue) == 1, 20, "at the other one")
+    assert p.stop() == 0 and half.open
+    for proxy in (half, whole):
+        proxy.close()

@@ -247,6 +247,7 @@ enum ob_status ob_rabbit_connect(struct ob_sink *s, struct ob_err *err)
     if (st != OB_OK) {
         s->broken = true;
         ob_rabbit_disconnect(s);
+        s->host++; /* it lets us in and is of no use: another one may be */
     }
     return st;
 }
