@@ -3,12 +3,13 @@
 nobody may publish to, silence, several hosts. Proxies stand between the relay and a real server."""
 
 import socket
+import threading
 import time
 
 import pytest
 
 from helpers import SLOW, wait_until
-from proxies import ConfirmWay, Confirms, Proxy
+from proxies import ConfirmWay, Confirms, Proxy, Way
 from test_rabbitmq import dead, insert, numbers, prepare, status
 
 
@@ -205,17 +206,37 @@ def test_heartbeats_of_an_idle_connection(outbox, rabbit, lost):
     proxy.close()
 
 
+class MuteWay(Way):
+    def __init__(self, talks):
+        self.talks = talks
+
+    def answered(self, data):
+        self.talks.wait()
+        return data
+
+
+class Mute(Proxy):
+    """While `talks` is not set nothing comes from the server, not even its end."""
+
+    def __init__(self, port):
+        self.talks = threading.Event()
+        self.talks.set()
+        super().__init__(port)
+
+    def way(self, client, server):
+        return MuteWay(self.talks)
+
+
 def test_silence_is_told_with_nothing_in_flight(outbox, rabbit):
     exchange, queue = rabbit.exchange()
-    silent = []
-    proxy = Frames(rabbit.port, lambda ours, frame: not silent)
+    proxy = Mute(rabbit.port)
     db = prepare(outbox, through(proxy), f"exchange: {exchange}, heartbeat: 1s, connect_timeout: 1s")
     insert(db, "a", 0)
     p = outbox.start("run")
-    wait_until(lambda: rabbit.depth(queue) == 1, 20, "it works")
-    silent.append(True)
-    wait_until(lambda: "msg=sink.down" in p.err, 4, "told")
-    silent.clear()
+    wait_until(lambda: rabbit.depth(queue) == 1 and status(outbox)["pending"] == 0, 20, "it works")
+    proxy.talks.clear()
+    wait_until(lambda: "msg=sink.down" in p.err, 4.5, "told")
+    proxy.talks.set()
     insert(db, "a", 1)
     wait_until(lambda: numbers(rabbit.read(queue, keep=True)) == [0, 1], 30, "it goes on")
     assert p.stop() == 0

@@ -200,6 +200,17 @@ static void until_over(struct watched *w, uint64_t first, size_t n)
     assert_int_equal(over, n);
 }
 
+/* Others are published and confirmed until the ring has come round so often. */
+static void go_round(struct watched *w, size_t times)
+{
+    for (uint64_t i = 0; i < times * rabbit->n_sent; i++) {
+        uint64_t token = publish(w, 1);
+        confirm(rabbit->next - 1, false, true);
+        until_over(w, token, 1);
+        assert_int_equal(verdict_of(w, token), OB_V_DELIVERED);
+    }
+}
+
 /* Ring after ring is published while all but one of the window wait for confirms. These come in the
  * end, each to its own: one, one that was refused, and the rest together. */
 static void confirms_that_are_late_find_their_messages(void **state)
@@ -207,12 +218,7 @@ static void confirms_that_are_late_find_their_messages(void **state)
     (void)state;
     struct watched w;
     begin(&w, N - 1);
-    for (uint64_t i = 0; i < 5 * rabbit->n_sent; i++) {
-        uint64_t token = publish(&w, 1);
-        confirm(rabbit->next - 1, false, true);
-        until_over(&w, token, 1);
-        assert_int_equal(verdict_of(&w, token), OB_V_DELIVERED);
-    }
+    go_round(&w, 5);
     expect(&w, "---------------");
     snprintf(rabbit->return_text, sizeof(rabbit->return_text), "nobody wants it");
     ob_rabbit_returned(rabbit, ob_rabbit_bytes(w.tokens[3].m->msg.id));
@@ -249,6 +255,26 @@ static void what_is_cancelled_makes_place(void **state)
     assert_int_equal(verdict_of(&w, given_up), OB_V_RETRY);
     confirm(1, false, true); /* the first of all was waited for */
     expect(&w, "d");
+    watched_close(&w, 0);
+}
+
+/* Those that are given up when they were late already, too. */
+static void what_is_late_and_cancelled_makes_place(void **state)
+{
+    (void)state;
+    struct watched w;
+    begin(&w, N - 1);
+    go_round(&w, 2);
+    for (uint64_t token = 1; token < N; token++)
+        w.driver->cancel(w.sink, token);
+    until_over(&w, 1, N - 1);
+    uint64_t tag = rabbit->next, first = publish(&w, N - 1);
+    go_round(&w, 2);
+    for (uint64_t i = 0; i < N - 1; i++)
+        confirm(tag + i, false, true);
+    until_over(&w, first, N - 1);
+    for (uint64_t i = 0; i < N - 1; i++)
+        assert_int_equal(verdict_of(&w, first + i), OB_V_DELIVERED);
     watched_close(&w, 0);
 }
 
@@ -360,6 +386,7 @@ int main(void)
         cmocka_unit_test(a_nack_is_blocked_unless_a_later_one_was_taken),
         cmocka_unit_test(confirms_that_are_late_find_their_messages),
         cmocka_unit_test(what_is_cancelled_makes_place),
+        cmocka_unit_test(what_is_late_and_cancelled_makes_place),
         cmocka_unit_test(exchanges_are_known_until_they_are_forgotten),
         cmocka_unit_test(a_return_has_its_own_reason),
         cmocka_unit_test(each_unroutable_key_is_named_once),
