@@ -88,6 +88,73 @@ def test_a_repeat_is_a_duplicate_for_the_stream(outbox, nats):
     assert len(nats.read(stream)) == 20
 
 
+ORDERS = {
+    "Nats-Expected-Last-Sequence": "77", "nats-expected-last-msg-id": "nobody", "Nats-Expected-Stream": "OTHER", "Nats-Msg-Id": "taken",
+    "Nats-Rollup": "all", "NATS-TTL": "1s", "Nats-Expected-Last-Subject-Sequence": "9",
+}
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_headers_of_the_server_are_left_out(outbox, nats, chain):
+    """What begins with Nats- is an order: to wait for another message, to drop all before it, to be a duplicate of another. From a row or a
+    route it is not sent, and each name is told once."""
+    stream = nats.stream(None, allow_rollup_hdrs=True)
+    sink = chained(stream) if chain else ""
+    db = prepare(outbox, nats.url, f"{stream}.x", sink=sink, route="headers: {Nats-Rollup: sub, x-route: r}")
+    for n in range(20):
+        insert(db, f"k{n % 4}", n, headers=json.dumps({**ORDERS, "x-row": str(n)}))
+    r = outbox.run("run", "--once")
+    got = nats.read(stream)
+    assert sorted(numbers(got)) == list(range(20))
+    for m in got:
+        headers = [h for h in m.headers if not (chain and h[0].startswith("Nats-Expected-"))]
+        assert sorted(headers) == [("Nats-Msg-Id", m.id), ("x-route", "r"), ("x-row", str(m.json()["n"]))] and m.id != "taken"
+    told = [line for line in r.err.splitlines() if "sink.nats.header" in line]
+    assert sorted(line.split("header=")[1].split()[0] for line in told) == sorted(ORDERS)
+    assert outbox.json("status", "--json")[0]["failed"] == 0 and dead(outbox) == []
+
+
+@pytest.mark.parametrize("code", [10070, 10071])
+def test_what_expects_another_message_is_an_attempt(outbox, nats, code):
+    """Nobody asked for a chain, so it is an error of this event as any other: it spends attempts, says why and is dead in the end."""
+    stream = nats.stream()
+    proxy = Refuse(nats.ports[0], lambda frame: {"code": 400, "err_code": code, "description": "wrong last"} if b'"n": 3' in frame else None)
+    more = "    retry: {first: 50ms, max: 50ms}\n    max_attempts: 3"
+    db = prepare(outbox, f"nats://127.0.0.1:{proxy.address}", f"{stream}.x", more=more)
+    for n in range(6):
+        insert(db, f"k{n}", n)
+    p = outbox.start("run")
+    (row,) = wait_until(lambda: dead(outbox), 20, "it is dead", every=0.1)
+    assert p.stop() == 0
+    proxy.close()
+    assert row["attempts"] == 3 and str(code) in row["error"]
+    assert sorted(numbers(nats.read(stream))) == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("error", [{"code": 409, "err_code": 10158}, {"code": 429, "err_code": 10167}, {"code": 429, "err_code": 19999}], ids=str)
+def test_a_server_that_is_busy_costs_no_attempt(outbox, nats, error):
+    """The same id is just being stored, or there are too many requests: it goes again when that is over."""
+    stream = nats.stream()
+    left = [4]
+
+    def decide(frame):
+        if b'"n": 3' in frame and left[0] > 0:
+            left[0] -= 1
+            return {**error, "description": "busy"}
+        return None
+
+    proxy = Refuse(nats.ports[0], decide)
+    db = prepare(outbox, f"nats://127.0.0.1:{proxy.address}", f"{stream}.x", more="    max_attempts: 2")
+    for n in range(6):
+        insert(db, "a", n)
+    p = outbox.start("run")
+    wait_until(lambda: len(nats.read(stream)) == 6, 30, "all of them", every=0.1)
+    assert p.stop() == 0 and left == [0]
+    proxy.close()
+    assert numbers(nats.read(stream)) == list(range(6))
+    assert outbox.json("status", "--json")[0]["failed"] == 0 and dead(outbox) == []
+
+
 def parked(outbox):
     return outbox.json("status", "--json")[0]["parked"]
 

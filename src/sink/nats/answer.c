@@ -12,25 +12,29 @@ static const struct {
     int code;
     enum ob_verdict verdict;
 } codes[] = {
-    {10002, OB_V_BLOCKED},  /* account's resources exceeded */
-    {10003, OB_V_BLOCKED},  /* bad request of the cluster: no leader yet */
-    {10008, OB_V_BLOCKED},  /* cluster not available */
-    {10009, OB_V_BLOCKED},  /* the stream's cluster has no peers */
-    {10023, OB_V_BLOCKED},  /* insufficient resources */
-    {10028, OB_V_BLOCKED},  /* memory resources exceeded */
-    {10035, OB_V_BLOCKED},  /* not enabled for this account */
-    {10039, OB_V_BLOCKED},  /* not enabled for the account */
-    {10047, OB_V_BLOCKED},  /* storage resources exceeded */
-    {10053, OB_V_REJECT},   /* the headers are larger than 64 KiB */
-    {10054, OB_V_REJECT},   /* larger than the stream's max_msg_size */
-    {10059, OB_V_BLOCKED},  /* stream not found */
-    {10060, OB_V_BLOCKED},  /* the subject belongs to another stream than expected */
-    {10070, OB_V_RETURNED}, /* wrong last message id: the chain, not the event */
-    {10071, OB_V_RETURNED}, /* wrong last sequence: likewise */
-    {10074, OB_V_BLOCKED},  /* replicas not possible now */
-    {10076, OB_V_BLOCKED},  /* JetStream not enabled */
-    {10077, OB_V_BLOCKED},  /* not stored: maximum of messages or bytes, or the disk */
-    {10109, OB_V_BLOCKED},  /* sealed */
+    {10002, OB_V_BLOCKED}, /* account's resources exceeded */
+    {10003, OB_V_BLOCKED}, /* bad request of the cluster: no leader yet */
+    {10008, OB_V_BLOCKED}, /* cluster not available */
+    {10009, OB_V_BLOCKED}, /* the stream's cluster has no peers */
+    {10023, OB_V_BLOCKED}, /* insufficient resources */
+    {10028, OB_V_BLOCKED}, /* memory resources exceeded */
+    {10035, OB_V_BLOCKED}, /* not enabled for this account */
+    {10039, OB_V_BLOCKED}, /* not enabled for the account */
+    {10047, OB_V_BLOCKED}, /* storage resources exceeded */
+    {10053, OB_V_BLOCKED}, /* limits of the stream exceeded */
+    {10054, OB_V_REJECT},  /* larger than the stream's max_msg_size */
+    {10059, OB_V_BLOCKED}, /* stream not found */
+    {10060, OB_V_BLOCKED}, /* the subject belongs to another stream than expected */
+    {10070, OB_V_RETRY},   /* wrong last message id; in a chain it is no verdict (chain.c) */
+    {10071, OB_V_RETRY},   /* wrong last sequence: likewise */
+    {10074, OB_V_BLOCKED}, /* replicas not possible now */
+    {10076, OB_V_BLOCKED}, /* JetStream not enabled */
+    {10077, OB_V_BLOCKED}, /* not stored: maximum of messages or bytes, or the disk */
+    {10097, OB_V_REJECT},  /* the headers are larger than 64 KiB */
+    {10109, OB_V_BLOCKED}, /* sealed */
+    {10158, OB_V_BLOCKED}, /* a message with this id is being stored */
+    {10164, OB_V_RETRY},   /* wrong last sequence, of newer servers */
+    {10167, OB_V_BLOCKED}, /* too many requests */
 };
 
 enum ob_verdict ob_nats_code_verdict(int err_code, int http_code)
@@ -38,7 +42,7 @@ enum ob_verdict ob_nats_code_verdict(int err_code, int http_code)
     for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
         if (codes[i].code == err_code)
             return codes[i].verdict;
-    return http_code == 503 ? OB_V_BLOCKED : OB_V_RETRY;
+    return http_code == 503 || http_code == 429 ? OB_V_BLOCKED : OB_V_RETRY;
 }
 
 static int number_at(struct ob_str json, struct ob_str pointer)

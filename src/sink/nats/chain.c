@@ -16,6 +16,7 @@
 #define CALM_LOOKS 10
 #define WRONG_LAST_ID 10070
 #define WRONG_LAST_SEQUENCE 10071
+#define WRONG_LAST_SEQUENCE_NEW 10164
 #define BEHIND "stands behind one that was not taken"
 
 bool ob_nats_chains_init(struct nats_chains *c, size_t window)
@@ -279,7 +280,9 @@ void ob_nats_chain_answer(struct ob_sink *s, uint64_t ticket, enum ob_verdict v,
                           const char *why)
 {
     struct nats_chains *c = &s->chains;
-    bool unsure = code == WRONG_LAST_ID || code == WRONG_LAST_SEQUENCE, wake = false;
+    bool unsure =
+        code == WRONG_LAST_ID || code == WRONG_LAST_SEQUENCE || code == WRONG_LAST_SEQUENCE_NEW;
+    bool wake = false;
     pthread_mutex_lock(&c->lock);
     struct nats_place place = c->places[ticket % c->window];
     struct nats_chain *x = place.chain < c->n ? c->list[place.chain] : NULL;

@@ -14,6 +14,7 @@
 
 #define NATS_GATHER 128
 #define NATS_SPENT_BYTES (256 << 10) /* of messages that wait to be freed */
+#define NATS_LEFT_OUT 32             /* names of headers that are told about */
 
 enum { OB_NATS_DECLARE_OFF, OB_NATS_DECLARE_CHECK, OB_NATS_DECLARE_CREATE };
 enum { OB_NATS_CT_AUTO, OB_NATS_CT_ALWAYS, OB_NATS_CT_NEVER };
@@ -96,6 +97,8 @@ struct ob_sink {
     struct nats_session *session; /* the pump's thread only */
     struct ob_buf text;           /* the subject and headers of the message that is sent */
     struct nats_spent sent;       /* the pump's thread only; empty after each turn */
+    uint64_t left_out[NATS_LEFT_OUT]; /* hashes of names that were told about */
+    size_t n_left_out;
     struct nats_chains chains;
     int64_t mend_ms; /* when a broken chain is looked at although nothing wakes us */
     int64_t declared_ms;

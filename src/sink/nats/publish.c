@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #define MAX_SUBJECT 4000 /* the server's protocol line has 4096 bytes */
 #define MAX_HEADERS 65535
@@ -62,6 +63,28 @@ struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct 
         }
     }
     return best;
+}
+
+/* Whether the server would take it as an order: what must stand before the message, what becomes of
+ * those before it, how long it lives. Only we give orders, so that no event can stop a stream,
+ * empty it or take another's id (test_nats: test_headers_of_the_server_are_left_out). */
+static bool is_order(struct ob_str name)
+{
+    return name.n >= 5 && strncasecmp(name.p, "Nats-", 5) == 0;
+}
+
+/* Once for each name. */
+static void tell_left_out(struct ob_sink *s, struct ob_str name)
+{
+    uint64_t hash = ob_hash64(name.p, name.n);
+    for (size_t i = 0; i < s->n_left_out; i++)
+        if (s->left_out[i] == hash)
+            return;
+    if (s->n_left_out == NATS_LEFT_OUT)
+        return;
+    s->left_out[s->n_left_out++] = hash;
+    ob_log(s->env.log, OB_LOG_WARN, "sink.nats.header", OB_KS("header", name),
+           OB_KC("error", "not sent: headers that begin with Nats- are orders to the server"));
 }
 
 /* NUL-terminated in s->text; an offset, because the buffer may move. */
@@ -138,8 +161,12 @@ static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m,
     }
     if (st == NATS_OK && wants_content_type(s->conf, m))
         st = header(s, out, OB_STR("Content-Type"), m->content_type);
-    for (size_t i = 0; st == NATS_OK && i < m->n_headers; i++)
-        st = header(s, out, m->headers[i].name, m->headers[i].value);
+    for (size_t i = 0; st == NATS_OK && i < m->n_headers; i++) {
+        if (is_order(m->headers[i].name))
+            tell_left_out(s, m->headers[i].name);
+        else
+            st = header(s, out, m->headers[i].name, m->headers[i].value);
+    }
     return st;
 }
 
