@@ -423,6 +423,7 @@ def test_the_leader_of_a_cluster_is_killed(outbox, own_nats, chain):
     wait_until(lambda: asked("stream_info", "C", node=other)["state"]["messages"] >= 300, 90, "all of them", every=0.3)
     got = wait_until(lambda: asked("read", "C", node=other), 60)
     assert p.stop() == 0 and dead(outbox) == []
+    assert outbox.json("status", "--json")[0]["failed"] == 0  # nobody's attempt is spent
     for key in range(4):
         assert numbers(got, f"k{key}") == list(range(key, 300, 4))
 
