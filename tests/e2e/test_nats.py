@@ -382,6 +382,27 @@ def test_credentials_and_token(outbox, own_nats, kind):
     assert "s3cret" not in r.out
 
 
+def test_a_password_in_the_url_is_never_shown(outbox, own_nats):
+    server = own_nats(conf=["authorization { users: [{user: app, password: hunter77}] }"])
+    good = f"nats://app:hunter77@127.0.0.1:{server.ports[0]}"
+    declared = "declare: create, streams: [{name: S, subjects: [s.x], duplicate_window: 1h}]"
+    db = prepare(outbox, good, "s.x", sink=declared)
+    insert(db, "a", 1)
+    outbox.run("run", "--once")
+    assert outbox.json("status", "--json")[0]["published"] == 1
+    said = ""
+    for url in (good, good.replace("77@", "78@"), "nats://app:hunter77@127.0.0.1:1", good.replace("127.0.0.1:", "127.0.0.1:x"), f"nats:/{good}"):
+        prepare(outbox, url, "s.x", sink=declared)
+        for args in (["check"], ["check", "--explain"], ["check", "--explain", "--json"], ["status"]):
+            r = outbox.run(*args, check=None)
+            said += r.out + r.err
+        p = outbox.start("run")
+        wait_until(lambda: "sink.up" in p.err or "sink.down" in p.err or not p.alive, 20)
+        p.kill()
+        said += p.out + p.err
+    assert "hunter7" not in said and "(hidden)" in said and "127.0.0.1" in said
+
+
 def test_check_says_what_to_fix(outbox, nats):
     """Trap 24: the duplicate window is two minutes unless set: shorter than an outage."""
     stream = nats.stream()

@@ -178,8 +178,6 @@ static enum ob_status look(struct looking *l, natsConnection *nc, struct ob_err 
     jsAccountInfo *account = NULL;
     jsErrCode code = 0;
     struct nats_streams declared = {0};
-    char url[256] = "";
-    natsConnection_GetConnectedUrl(nc, url, sizeof(url));
     snprintf(what, sizeof(what), "connected; a message may have up to %lld bytes",
              (long long)natsConnection_GetMaxPayload(nc));
     tell(l, true, what, NULL);

@@ -14,7 +14,9 @@ static const struct ob_opt nats_opts[] = {
      .name = "url",
      .def = "nats://127.0.0.1:4222",
      .offset = AT(url),
-     .help = "One or more servers, with commas between; tls:// asks for TLS. Tried in turn."},
+     .help = "One or more servers, with commas between: nats://user:password@host:port; tls:// "
+             "asks for TLS. Tried in turn.",
+     .flags = OB_OPT_SECRET},
     {.type = OB_OPT_STR,
      .name = "name",
      .def = "outbox",
