@@ -227,8 +227,7 @@ enum ob_status ob_nats_check(const struct ob_sink_env *env, const void *conf, st
     natsStatus ns = natsConnection_Connect(&nc, o);
     natsOptions_Destroy(o);
     if (ns != NATS_OK)
-        return ob_err_set(err, OB_DOWN, "cannot connect to NATS: %s: %s", natsStatus_GetText(ns),
-                          nats_GetLastError(NULL));
+        return ob_nats_no_connection(ns, err);
     st = look(&l, nc, err);
     /* In this order, as ob_nats_disconnect() tells (test_nats:
      * check_ends_well_while_answers_still_come). */

@@ -22,6 +22,15 @@ static enum ob_status bad(natsStatus st, const char *what, struct ob_err *err)
                       more && *more ? ": " : "", more ? more : "");
 }
 
+enum ob_status ob_nats_no_connection(natsStatus st, struct ob_err *err)
+{
+    if (st == NATS_INVALID_ARG)
+        return ob_err_set(err, OB_FATAL,
+                          "cannot connect to NATS: the url cannot be understood; it is "
+                          "nats://user:password@host:port, with what is special in it as %%40");
+    return bad(st, "cannot connect to NATS", err);
+}
+
 /* "a, b" → servers. The copy that they point into is the caller's to free. */
 static int split(char *list, const char **out, int max)
 {
@@ -318,7 +327,7 @@ enum ob_status ob_nats_connect(struct ob_sink *s, struct ob_err *err)
     if (ns == NATS_OK)
         ns = subscribe(x);
     if (ns != NATS_OK) {
-        bad(ns, "cannot connect to NATS", err);
+        (void)ob_nats_no_connection(ns, err);
         s->session = x;
         if (x)
             ob_nats_disconnect(s);

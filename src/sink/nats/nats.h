@@ -96,6 +96,7 @@ struct ob_sink {
     struct nats_streams streams;
     struct nats_session *session; /* the pump's thread only */
     struct ob_buf text;           /* the subject and headers of the message that is sent */
+    size_t header_bytes;          /* of it, as they go over the wire */
     struct nats_spent sent;       /* the pump's thread only; empty after each turn */
     uint64_t left_out[NATS_LEFT_OUT]; /* hashes of names that were told about */
     size_t n_left_out;
@@ -106,6 +107,9 @@ struct ob_sink {
 
 enum ob_status ob_nats_options(const struct ob_sink_nats_conf *c, natsOptions **out,
                                struct ob_err *err);
+/* Why there is no connection. Of a url that cannot be read the library tells a part, which may be
+ * the password: not we. OB_FATAL: it is the url. */
+enum ob_status ob_nats_no_connection(natsStatus st, struct ob_err *err);
 enum ob_status ob_nats_connect(struct ob_sink *s, struct ob_err *err);
 void ob_nats_disconnect(struct ob_sink *s);
 
