@@ -260,6 +260,32 @@ def test_larger_than_max_payload_is_rejected_before_it_is_sent(outbox, nats):
     assert "max_payload" in row["error"] and "sink.down" not in r.err
 
 
+@pytest.mark.parametrize("limit", ["server", "option", "option, chained"])
+def test_the_largest_message_is_as_the_server_says(outbox, nats, limit):
+    """One byte less, exactly, and one more: counted with the headers that are sent and no others."""
+    stream = nats.stream()
+    size = 1 << 20 if limit == "server" else 5000
+    sink = "" if limit == "server" else f"max_payload: {size}"
+    if limit == "option, chained":
+        sink = chained(stream, size)
+    db = prepare(outbox, nats.url, f"{stream}.x", sink=sink, route=f"stream: {stream}, headers: {{x-route: r}}")
+    id_ = "01900000-0000-7000-8000-00000000000"
+    for n in range(3):
+        headers = {"Nats-Msg-Id": f"{id_}{n}", "Nats-Expected-Stream": stream, "x-route": "r"}
+        if "chained" in limit:
+            headers["Nats-Expected-Last-Sequence"] = str(n)
+            if n > 0:
+                headers["Nats-Expected-Last-Msg-Id"] = f"{id_}{n - 1}"
+        head = len("NATS/1.0\r\n\r\n") + sum(len(f"{k}: {v}\r\n") for k, v in headers.items())
+        empty = json.dumps({"key": "a", "n": n, "x": ""})
+        insert(db, "a", n, id=f"{id_}{n}", payload=empty.replace('""', '"%s"' % ("y" * (size - head - len(empty) + n - 1))))
+    outbox.run("run", "--once")
+    got = nats.read(stream)
+    assert numbers(got) == [0, 1]
+    (row,) = dead(outbox)
+    assert f"too large: {size + 1} bytes with headers, max_payload is {size}" in row["error"]
+
+
 def test_users_and_permissions(outbox, own_nats):
     """A publish that is not permitted has no answer but an error of the connection: its events wait, the others flow."""
     server = own_nats("--users")

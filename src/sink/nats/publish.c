@@ -99,6 +99,7 @@ static size_t text_put(struct ob_sink *s, struct ob_str t)
 static natsStatus header(struct ob_sink *s, natsMsg *out, struct ob_str name, struct ob_str value)
 {
     size_t n = text_put(s, name), v = text_put(s, value);
+    s->header_bytes += name.n + value.n + sizeof(": \r\n") - 1;
     if (s->text.failed)
         return NATS_NO_MEMORY;
     return natsMsgHeader_Add(out, s->text.p + n, s->text.p + v);
@@ -116,48 +117,58 @@ static bool wants_content_type(const struct ob_sink_nats_conf *c, const struct o
 
 static bool message_fits(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m)
 {
-    char why[200];
-    size_t headers = 64 + m->id.n;
     if (!ob_nats_subject_fits(m->topic))
         return reject(s, ticket,
                       "its topic cannot be a NATS subject: words between single dots, "
                       "no spaces, no wildcards, at most 4000 bytes");
-    for (size_t i = 0; i < m->n_headers; i++) {
-        headers += m->headers[i].name.n + m->headers[i].value.n + 4;
-        if (!name_fits(m->headers[i].name) || !value_fits(m->headers[i].value))
+    for (size_t i = 0; i < m->n_headers; i++)
+        if (!is_order(m->headers[i].name) &&
+            (!name_fits(m->headers[i].name) || !value_fits(m->headers[i].value)))
             return reject(s, ticket,
                           "a header cannot be carried by NATS: its name has a space, a "
                           "colon or a control character, or its value a line break");
-    }
     if (!value_fits(m->id) || m->id.n == 0 || !value_fits(m->stream) ||
         !value_fits(m->content_type))
         return reject(s, ticket, "its id, stream or content type cannot be a NATS header");
-    if (headers > MAX_HEADERS)
-        return reject(s, ticket, "its headers are larger than the 64 KiB that JetStream takes");
-    headers += m->stream.n + m->content_type.n + 64;
-    int64_t max = s->session->max_payload, own = s->conf->max_payload;
-    max = own > 0 && (max <= 0 || own < max) ? own : max;
-    if (max > 0 && m->value.n + headers > (size_t)max && m->value.n > 0) {
-        snprintf(why, sizeof(why), "too large: %zu bytes with headers, max_payload is %lld",
-                 m->value.n + headers, (long long)max);
-        return reject(s, ticket, why);
-    }
     return true;
 }
 
+/* With all its headers, as they stand in s->header_bytes: to the byte what the server counts
+ * (test_nats: test_the_largest_message_is_as_the_server_says). */
+static bool size_fits(struct ob_sink *s, uint64_t ticket, size_t value)
+{
+    char why[200];
+    int64_t max = s->session->max_payload, own = s->conf->max_payload;
+    max = own > 0 && (max <= 0 || own < max) ? own : max;
+    if (s->header_bytes > MAX_HEADERS)
+        return reject(s, ticket, "its headers are larger than the 64 KiB that JetStream takes");
+    if (max <= 0 || value + s->header_bytes <= (size_t)max)
+        return true;
+    snprintf(why, sizeof(why), "too large: %zu bytes%s, max_payload is %lld",
+             value + s->header_bytes, s->header_bytes > 0 ? " with headers" : "", (long long)max);
+    return reject(s, ticket, why);
+}
+
+/* What goes with a message besides what is in it. */
+struct orders {
+    struct ob_str stream; /* that must take it; empty: any */
+    bool linked;          /* it is a link of that stream's chain */
+    struct nats_expect expect;
+};
+
 static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m,
-                       const struct nats_expect *expect)
+                       const struct orders *o)
 {
     char seq[24];
+    s->header_bytes = sizeof("NATS/1.0\r\n\r\n") - 1;
     natsStatus st = header(s, out, OB_STR("Nats-Msg-Id"), m->id);
-    struct ob_str stream = ob_nats_stream_of(s->conf, m);
-    if (st == NATS_OK && stream.n > 0)
-        st = header(s, out, OB_STR("Nats-Expected-Stream"), stream);
-    if (st == NATS_OK && expect->id[0])
-        st = natsMsgHeader_Add(out, "Nats-Expected-Last-Msg-Id", expect->id);
-    if (st == NATS_OK && expect->has_seq) {
-        snprintf(seq, sizeof(seq), "%llu", (unsigned long long)expect->seq);
-        st = natsMsgHeader_Add(out, "Nats-Expected-Last-Sequence", seq);
+    if (st == NATS_OK && o->stream.n > 0)
+        st = header(s, out, OB_STR("Nats-Expected-Stream"), o->stream);
+    if (st == NATS_OK && o->expect.id[0])
+        st = header(s, out, OB_STR("Nats-Expected-Last-Msg-Id"), ob_str_c(o->expect.id));
+    if (st == NATS_OK && o->expect.has_seq) {
+        snprintf(seq, sizeof(seq), "%llu", (unsigned long long)o->expect.seq);
+        st = header(s, out, OB_STR("Nats-Expected-Last-Sequence"), ob_str_c(seq));
     }
     if (st == NATS_OK && wants_content_type(s->conf, m))
         st = header(s, out, OB_STR("Content-Type"), m->content_type);
@@ -183,41 +194,54 @@ static void reply_of(const struct nats_session *x, uint64_t ticket, char *out)
         out[--n] = "0123456789abcdef"[ticket & 15];
 }
 
+static natsStatus build(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m, size_t value,
+                        const struct orders *o, natsMsg **out)
+{
+    char reply[sizeof(s->session->inbox) + 20];
+    reply_of(s->session, ticket, reply);
+    ob_buf_reset(&s->text);
+    size_t subject = text_put(s, m->topic);
+    natsStatus st = s->text.failed
+                        ? NATS_NO_MEMORY
+                        : natsMsg_Create(out, s->text.p + subject, reply, m->value.p, (int)value);
+    return st == NATS_OK ? fill(s, *out, m, o) : st;
+}
+
+/* OVER: it has its verdict. */
+static enum nats_link_to give_orders(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
+                                     struct orders *o)
+{
+    o->stream = ob_nats_stream_of(s->conf, m);
+    o->linked = s->conf->single_writer;
+    return o->linked ? ob_nats_chain_next(s, ticket, o->stream, &o->expect) : NATS_LINK_SEND;
+}
+
 enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                             struct ob_err *err)
 {
-    struct nats_session *x = s->session;
-    char reply[sizeof(x->inbox) + 20];
     natsMsg *out = NULL;
-    if (atomic_load(&x->lost))
+    struct orders o = {.linked = false};
+    size_t value = m->value_null ? 0 : m->value.n;
+    if (atomic_load(&s->session->lost))
         return ob_err_set(err, OB_DOWN, "the connection to NATS is lost");
-    if (!message_fits(s, ticket, m))
+    s->header_bytes = 0;
+    if (!message_fits(s, ticket, m) || !size_fits(s, ticket, value))
         return OB_OK;
-    struct nats_expect expect = {.has_seq = false};
-    struct ob_str stream = ob_nats_stream_of(s->conf, m);
-    if (s->conf->single_writer) {
-        enum nats_link_to to = ob_nats_chain_next(s, ticket, stream, &expect);
-        if (to != NATS_LINK_SEND)
-            return to == NATS_LINK_WAIT ? OB_AGAIN : OB_OK;
-        /* before the publish: its answer may come at once */
-        ob_nats_chain_sent(s, ticket, m, stream, &expect);
-    }
-    reply_of(x, ticket, reply);
-    ob_buf_reset(&s->text);
-    size_t subject = text_put(s, m->topic);
-    natsStatus st = s->text.failed ? NATS_NO_MEMORY
-                                   : natsMsg_Create(&out, s->text.p + subject, reply, m->value.p,
-                                                    m->value_null ? 0 : (int)m->value.n);
-    if (st == NATS_OK)
-        st = fill(s, out, m, &expect);
-    if (st == NATS_OK)
-        st = natsConnection_PublishMsg(x->nc, out);
+    enum nats_link_to to = give_orders(s, ticket, m, &o);
+    if (to != NATS_LINK_SEND)
+        return to == NATS_LINK_WAIT ? OB_AGAIN : OB_OK;
+    natsStatus st = build(s, ticket, m, value, &o, &out);
+    bool fits = st != NATS_OK || size_fits(s, ticket, value);
+    if (st == NATS_OK && fits && o.linked)
+        ob_nats_chain_sent(s, ticket, m, o.stream, &o.expect); /* its answer may come at once */
+    if (st == NATS_OK && fits)
+        st = natsConnection_PublishMsg(s->session->nc, out);
     if (out)
-        ob_nats_spent_add(&s->sent, out, m->value.n);
+        ob_nats_spent_add(&s->sent, out, value);
     if (st == NATS_OK)
         return OB_OK;
     if (st == NATS_MAX_PAYLOAD) {
-        if (s->conf->single_writer)
+        if (o.linked)
             ob_nats_chain_answer(s, ticket, OB_V_REJECT, 0, TOO_LARGE);
         else
             reject(s, ticket, TOO_LARGE);
