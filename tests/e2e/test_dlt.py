@@ -4,6 +4,8 @@
 import json
 import re
 
+import pytest
+
 import pg
 from helpers import read_jsonl, wait_until
 
@@ -88,13 +90,13 @@ def test_postgres_and_a_relay_that_died_between(outbox, db):
     assert [m["id"] for m in read_jsonl(outbox.path("out/events.jsonl"))].count(f"{bad}.dlt") == 2
 
 
-def to_nats(outbox, nats, topic="${type}", more=""):
+def to_nats(outbox, nats, topic="${type}", more="", sink=""):
     outbox.write("outbox.yaml", f"""
 log: {{level: debug}}
 pipelines:
   shop:
     source: {{type: sqlite, path: app.db}}
-    sink: {{type: nats, url: "{nats.url}"}}
+    sink: {{type: nats, url: "{nats.url}"{sink}}}
     routes: [{{topic: "{topic}", headers: {{tenant: t-7}}}}]
     envelope: none
     dlt: on
@@ -172,6 +174,34 @@ def test_a_relay_that_dies_between(outbox, nats):
     outbox.start("run")
     wait_until(lambda: pending(db) == 0, 20, "sent again")
     assert [m.id for m in letters(nats, stream)] == ["e1.dlt"]  # with its id, which the stream knows
+
+
+@pytest.mark.parametrize("where", ["own", "same", "other"])
+def test_letters_beside_a_chain(outbox, nats, where):
+    """single_writer: a letter goes outside the chain, or where its stream has one (that of the event or another), as a link of it:
+    nobody is taken for a foreign writer, and the events around it stay in order."""
+    a, b = nats.stream().lower(), nats.stream().lower()
+    streams = {name: nats.stream(None, *subjects, *([f"{a}.dlt"] if name == where else []), **more)
+               for name, subjects, more in (("same", [a], {"max_msg_size": 5000}), ("other", [b], {}), ("own", [f"{a}.none"], {}))}
+    db = to_nats(outbox, nats, sink=f", single_writer: true, stream_prefixes: {{{a}: {streams['same']}, {b}: {streams['other']}}}")
+    relay = outbox.start("run")
+    big = json.dumps({"pad": "x" * 9000})
+    for lot in range(3):
+        for n in range(20):
+            for kind in (a, b):
+                payload = big if n == 10 and kind == a else json.dumps({"n": lot * 20 + n})
+                insert(db, f"{kind}-{lot}-{n}", "k", payload, type=kind)
+        wait_until(lambda: len(letters(nats, streams[where])) == lot + 1 and pending(db) == 0, 30, "a letter")
+    wait_until(lambda: outbox.json("status", "--json")[0]["pending"] == 0, 30, "all of them")
+    assert relay.stop() == 0 and "sink.nats.foreign" not in relay.err
+    got = letters(nats, streams[where])
+    assert [m.id for m in got] == [f"{a}-{lot}-10.dlt" for lot in range(3)]
+    assert ["Nats-Expected-Last-Sequence" in dict(m.headers) for m in got] == [where != "own"] * 3
+    for stream, kind in ((streams["same"], a), (streams["other"], b)):
+        seen = [m.json()["n"] for m in nats.read(stream) if m.subject == kind]
+        assert seen == [n for n in range(60) if kind == b or n % 20 != 10]
+    status = outbox.json("status", "--json")[0]
+    assert status["dead"] == status["failed"] == 3  # no other attempt was spent
 
 
 def test_what_is_retried_or_discarded_has_no_letter(outbox, nats):

@@ -185,6 +185,49 @@ void ob_nats_chains_mend(struct ob_sink *s, int64_t *until_ms)
     }
 }
 
+/* ---- letters ---- */
+
+enum takes { TAKES_NOT, TAKES_IT, TAKES_UNKNOWN };
+
+static enum takes takes(jsCtx *js, jsOptions *o, const char *stream, struct ob_str subject)
+{
+    jsStreamInfo *info = NULL;
+    jsErrCode code = 0;
+    enum takes t = TAKES_NOT;
+    natsStatus st = js_GetStreamInfo(&info, js, stream, o, &code);
+    if (st != NATS_OK)
+        return st == NATS_NOT_FOUND ? TAKES_NOT : TAKES_UNKNOWN;
+    for (int i = 0; i < info->Config->SubjectsLen; i++)
+        if (ob_nats_subject_match(info->Config->Subjects[i], subject))
+            t = TAKES_IT;
+    jsStreamInfo_Destroy(info);
+    return t;
+}
+
+enum ob_status ob_nats_chain_of(struct ob_sink *s, struct ob_str subject, struct ob_str likely,
+                                struct ob_str *out)
+{
+    struct nats_chains *c = &s->chains;
+    enum takes t = TAKES_NOT;
+    jsCtx *js = NULL;
+    jsOptions o;
+    jsOptions_Init(&o);
+    o.Wait = API_WAIT_MS;
+    *out = OB_STR("");
+    if (natsConnection_JetStream(&js, s->session->nc, &o) != NATS_OK)
+        return OB_RETRY;
+    pthread_mutex_lock(&c->lock);
+    (void)find(c, likely); /* it has a chain from now on, if there is place */
+    pthread_mutex_unlock(&c->lock);
+    for (size_t i = 0; i < c->n && t == TAKES_NOT; i++) { /* only this thread adds one */
+        t = takes(js, &o, c->list[i]->stream, subject);
+        if (t == TAKES_IT)
+            *out = ob_str_c(c->list[i]->stream);
+    }
+    jsCtx_Destroy(js);
+    return t == TAKES_UNKNOWN ? OB_RETRY : OB_OK;
+}
+
 /* ---- one message ---- */
 
 /* Where there is no stream the answer says so. The first time on a connection the stream must stand

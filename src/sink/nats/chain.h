@@ -71,6 +71,11 @@ struct nats_expect {
     char id[256];
 };
 
+/* The stream with a chain that takes a subject, or nothing; likely: which it may be. The name is
+ * the chain's own. OB_RETRY: some stream could not be asked. */
+enum ob_status ob_nats_chain_of(struct ob_sink *s, struct ob_str subject, struct ob_str likely,
+                                struct ob_str *out);
+
 enum nats_link_to { NATS_LINK_SEND, NATS_LINK_WAIT, NATS_LINK_OVER };
 /* What to do with the next message of a stream. OVER: it has its verdict. */
 enum nats_link_to ob_nats_chain_next(struct ob_sink *s, uint64_t ticket, struct ob_str stream,

@@ -94,10 +94,10 @@ struct ob_sink {
     const struct ob_sink_nats_conf *conf;
     struct ob_pump *pump;
     struct nats_streams streams;
-    struct nats_session *session; /* the pump's thread only */
-    struct ob_buf text;           /* the subject and headers of the message that is sent */
-    size_t header_bytes;          /* of it, as they go over the wire */
-    struct nats_spent sent;       /* the pump's thread only; empty after each turn */
+    struct nats_session *session;     /* the pump's thread only */
+    struct ob_buf text;               /* the subject and headers of the message that is sent */
+    size_t header_bytes;              /* of it, as they go over the wire */
+    struct nats_spent sent;           /* the pump's thread only; empty after each turn */
     uint64_t left_out[NATS_LEFT_OUT]; /* hashes of names that were told about */
     size_t n_left_out;
     struct nats_chains chains;
@@ -117,7 +117,7 @@ enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_
                             struct ob_err *err);
 /* Tokens between dots, none empty, no wildcard, nothing that ends the protocol's word. */
 bool ob_nats_subject_fits(struct ob_str t);
-/* The stream that is to take it, or nothing. */
+/* The stream that is to take it, or nothing; of a letter: its event. */
 struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct ob_msg *m);
 
 /* What an answer means. OB_V_DELIVERED: taken. *code: of the server, or 0. why: if not delivered.

@@ -51,9 +51,9 @@ static bool value_fits(struct ob_str t)
 
 struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct ob_msg *m)
 {
-    struct ob_str best = m->letter ? OB_STR("") : m->stream;
+    struct ob_str best = m->stream;
     size_t longest = 0;
-    for (size_t i = 0; m->stream.n == 0 && !m->letter && i < c->stream_prefixes.n; i++) {
+    for (size_t i = 0; m->stream.n == 0 && i < c->stream_prefixes.n; i++) {
         struct ob_str p = ob_str_c(c->stream_prefixes.keys[i]);
         bool fits = m->topic.n >= p.n && memcmp(m->topic.p, p.p, p.n) == 0 &&
                     (m->topic.n == p.n || m->topic.p[p.n] == '.');
@@ -207,12 +207,23 @@ static natsStatus build(struct ob_sink *s, uint64_t ticket, const struct ob_msg 
     return st == NATS_OK ? fill(s, *out, m, o) : st;
 }
 
-/* OVER: it has its verdict. */
+/* A letter is right wherever its subject is taken. Where that is a stream with a chain it is a link
+ * of it, for it would break the chain from outside (test_dlt: test_letters_beside_a_chain).
+ * OVER: it has its verdict. */
 static enum nats_link_to give_orders(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                                      struct orders *o)
 {
-    o->stream = ob_nats_stream_of(s->conf, m);
+    struct ob_str named = ob_nats_stream_of(s->conf, m);
+    o->stream = m->letter ? OB_STR("") : named;
     o->linked = s->conf->single_writer;
+    if (o->linked && m->letter) {
+        if (ob_nats_chain_of(s, m->topic, named, &o->stream) != OB_OK) {
+            ob_pump_done(s->pump, ticket, OB_V_BLOCKED,
+                         "a stream cannot be asked for its subjects");
+            return NATS_LINK_OVER;
+        }
+        o->linked = o->stream.n > 0;
+    }
     return o->linked ? ob_nats_chain_next(s, ticket, o->stream, &o->expect) : NATS_LINK_SEND;
 }
 
