@@ -116,6 +116,7 @@ static void check_routes(struct check *c, const struct ob_pipeline_conf *conf,
 static void check_sink(struct check *c, const struct ob_pipeline_conf *conf,
                        const struct ob_known *known)
 {
+    const struct ob_mapping *m = ob_mapping_in(conf->source->opts, conf->source_conf);
     struct ob_sink_env env = {.pipeline = conf->name,
                               .shards = (unsigned)conf->shards,
                               .strict = conf->order == OB_ORDER_STRICT,
@@ -127,6 +128,7 @@ static void check_sink(struct check *c, const struct ob_pipeline_conf *conf,
                               .places = known->places,
                               .n_places = known->n_places,
                               .streamless = known->streamless,
+                              .row_streams = m && m->col[OB_MAP_STREAM],
                               .more_topics = !known->all_topics,
                               .found = found,
                               .found_user = c};

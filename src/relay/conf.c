@@ -205,6 +205,18 @@ static void own_table(const char *name, struct ob_opt table[OPTS_MAX])
     table[n] = (struct ob_opt){0};
 }
 
+/* What the option tables cannot tell. */
+static void validate_sink(struct pipe *p)
+{
+    const struct ob_sink_driver *sink = p->conf->sink;
+    const char *why = "";
+    struct ob_err err;
+    if (sink->validate && sink->validate(p->conf->sink_conf, &p->nodes.sink->pos, &err) != OB_OK)
+        ob_problem_add_placed(p->ld->l.problems, &p->nodes.sink->pos, err.text);
+    if (sink->max_shards && p->conf->shards > sink->max_shards(p->conf->sink_conf, &why))
+        ob_problem_add(p->ld->l.problems, &p->nodes.sink->pos, "%s.sink: %s", p->path, why);
+}
+
 static void load_parts(struct pipe *p)
 {
     struct ob_opt table[OPTS_MAX];
@@ -221,11 +233,8 @@ static void load_parts(struct pipe *p)
     p->conf->source_conf = load_end(p, &source, p->nodes.source, find_source, ob_source_type_opts);
     size_t before = p->ld->problems.n + p->ld->problems.more;
     p->conf->sink_conf = load_end(p, &sink, p->nodes.sink, find_sink, ob_sink_type_opts);
-    struct ob_err err;
-    if (p->conf->sink_conf && p->conf->sink->validate &&
-        p->ld->problems.n + p->ld->problems.more == before &&
-        p->conf->sink->validate(p->conf->sink_conf, &p->nodes.sink->pos, &err) != OB_OK)
-        ob_problem_add_placed(p->ld->l.problems, &p->nodes.sink->pos, err.text);
+    if (p->conf->sink_conf && p->ld->problems.n + p->ld->problems.more == before)
+        validate_sink(p);
     load_routes(p);
 }
 

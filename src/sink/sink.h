@@ -43,6 +43,7 @@ struct ob_sink_env {
     size_t n_topics, n_streams, n_places;
     bool more_topics; /* events name further ones */
     bool streamless;  /* some route names no stream */
+    bool row_streams; /* rows may name one */
     void (*found)(void *found_user, bool ok, const char *what, const char *fix);
     void *found_user;
 };
@@ -63,6 +64,8 @@ struct ob_sink_driver {
     /* When the config file is read: what the option table cannot tell. The text begins with the
      * place, "file:line:column: "; pos: of the sink, for what has no other. NULL: nothing. */
     enum ob_status (*validate)(const void *conf, const struct ob_opt_pos *pos, struct ob_err *err);
+    /* How many shards may write with this config; *why: if not any number. NULL: any. */
+    unsigned (*max_shards)(const void *conf, const char **why);
     /* *out belongs to the caller, who ends it with close(). A broker that is not there is not a
      * failure of open(): that is state(DOWN). OB_FATAL: the configuration cannot work. */
     enum ob_status (*open)(const struct ob_sink_env *env, const void *conf, struct ob_sink **out,

@@ -581,10 +581,76 @@ def test_a_chain_with_a_subject_that_is_not_permitted(outbox, own_nats):
     assert sorted(arrived()) == [n for n in range(40) if n != 5]
 
 
-def test_a_chain_has_one_shard(outbox, nats):
-    prepare(outbox, nats.url, "x", sink="single_writer: true", more="    shards: 2")
-    r = outbox.run("run", "--once", check=None)
-    assert r.returncode != 0 and "single_writer" in r.err and "shards: 1" in r.err
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_chain_has_one_shard_and_few_streams(outbox, nats, command):
+    """What cannot work whatever the server has is a mistake in the file, told with its place."""
+    prepare(outbox, nats.url, "x", sink="single_writer: true")
+    text = outbox.path("outbox.yaml").read_text()
+    outbox.write("outbox.yaml", text + "    shards: 2\n")
+    r = outbox.run(command, check=78)
+    assert "outbox.yaml:6:11: pipelines.p.sink: single_writer: " in r.err and "shards: 1" in r.err
+    many = ", ".join(f"p{n}: S{n}" for n in range(33))
+    outbox.write("outbox.yaml", text.replace("single_writer: true", f"single_writer: true, stream_prefixes: {{{many}, q: S0}}"))
+    r = outbox.run(command, check=78)
+    assert "at most 32 streams" in r.err and "outbox.yaml:6:" in r.err
+    outbox.write("outbox.yaml", text.replace("single_writer: true", f"single_writer: false, stream_prefixes: {{{many}}}") + "    shards: 2\n")
+    outbox.run("check", "--explain")
+
+
+def test_check_sees_what_a_chain_has_no_stream_for(outbox, nats):
+    stream = nats.stream(None, duplicate_window=3600 * 10**9)
+    routes = f'match: {{type: a}}}}, {{match: {{type: b}}, topic: "{stream}.b", stream: {stream}}}, {{topic: "{stream}.c.x"'
+    prepare(outbox, nats.url, f"{stream}.a", sink=f"single_writer: true, stream_prefixes: {{{stream}.c: {stream}}}", route=routes, more="    dlt: on")
+    r = outbox.run("check", check=1)
+    assert f"single_writer: subject {stream}.a has no stream" in r.out and "stream_prefixes" in r.out and "1 problem" in r.out
+    prepare(outbox, nats.url, f"{stream}.${{type}}", sink="single_writer: true")
+    r = outbox.run("check", check=1)
+    assert "single_writer: a route names no stream" in r.out and "1 problem" in r.out
+    prepare(outbox, nats.url, f"{stream}.${{type}}", sink=chained(stream))
+    outbox.run("check")
+    many = ", ".join(f'{{match: {{type: t{n}}}, topic: "{stream}.x", stream: S{n}}}' for n in range(32))
+    prepare(outbox, nats.url, f"{stream}.x", sink="single_writer: true", route=f"stream: {stream}, match: {{type: t}}}}, {many[:-1]}")
+    r = outbox.run("check", check=1)
+    assert "single_writer: 33 streams; events of more than 32 would wait" in r.out
+
+
+def test_check_compares_sizes(outbox, nats):
+    stream = nats.stream(None, max_msg_size=5000, duplicate_window=3600 * 10**9)
+    small = f"stream {stream} takes messages up to 5000 bytes"
+    for size, says, code in (("0", f"{small}: larger ones will be rejected", 0), ("6000", f"{small}, max_payload is 6000", 1), ("4000", None, 0)):
+        for how in (f"stream_prefixes: {{{stream}: {stream}}}", "name: by-topic"):
+            prepare(outbox, nats.url, f"{stream}.x", sink=f"max_payload: {size}, {how}")
+            r = outbox.run("check", check=code)
+            assert r.out.count(small) == (says is not None) and (says or "") in r.out
+    prepare(outbox, nats.url, f"{stream}.x", sink="max_payload: 2M")
+    r = outbox.run("check", check=1)
+    assert "max_payload is larger than the server's" in r.out and f"{small}, max_payload is 2097152" in r.out
+
+
+# What a user may ask, what is then said to be out of sight, and whether that hides the stream's duplicate window.
+LEAST = {
+    "nothing": ([], ["the account's JetStream cannot be looked at", "streams cannot be listed"]),
+    "account": (["$JS.API.INFO"], ["streams cannot be listed"]),
+    "names": (["$JS.API.INFO", "$JS.API.STREAM.NAMES"], ["stream OK cannot be looked at"]),
+    "all": (["$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.OK"], []),
+}
+
+
+@pytest.mark.parametrize("may", LEAST)
+def test_check_says_what_it_cannot_look_at(outbox, own_nats, may):
+    """A user with few rights: no stream is said to be missing that only cannot be seen, and one that is missing is found by asking."""
+    allowed, hidden = LEAST[may]
+    allow = json.dumps(["ok.>", "none.>", *allowed])
+    server = own_nats(conf=[f'authorization {{ users: [{{user: app, password: secret}}, {{user: few, password: secret, permissions: {{publish: {allow}}}}}] }}'])
+    with server.client(user="app", password="secret") as c:
+        c.stream("OK", "ok.>", duplicate_window=3600 * 10**9)
+    prepare(outbox, server.url, "ok.x", sink="user: few, password: secret", route='match: {type: a}}, {topic: "none.x"')
+    r = outbox.run("check", check=1)
+    assert "no stream takes subject none.x" in r.out and "no stream takes subject ok.x" not in r.out
+    assert "subject ok.x: this user may publish to it" in r.out
+    for what in hidden:
+        assert what in r.out
+    assert f"{1 + len(hidden)} problem" in r.out and ("subject ok.x is taken by a stream" in r.out) == (not hidden)
 
 
 def test_a_foreign_writer_is_an_alarm_and_not_a_loss(outbox, nats):

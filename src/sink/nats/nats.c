@@ -2,7 +2,9 @@
 /* nats - events to NATS JetStream: an own inbox per message, one answer each, the event's id as
  * Nats-Msg-Id. */
 #include "sink/nats/nats.h"
+#include "config/node.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 /* A stream that went away is made again, or looked at, so often at most. */
@@ -145,6 +147,31 @@ static const struct ob_opt nats_opts[] = {
     {0},
 };
 
+static enum ob_status validate(const void *conf, const struct ob_opt_pos *pos, struct ob_err *err)
+{
+    (void)pos;
+    const struct ob_sink_nats_conf *c = conf;
+    const struct ob_opt_map *prefixes = &c->stream_prefixes;
+    size_t streams = 0;
+    for (size_t i = 0; c->single_writer && i < prefixes->n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < i && !known; k++)
+            known = strcmp(prefixes->values[k], prefixes->values[i]) == 0;
+        if (!known && ++streams > NATS_CHAINS)
+            return ob_node_err(&prefixes->pos[i], err,
+                               "stream_prefixes: single_writer serves at most %d streams",
+                               NATS_CHAINS);
+    }
+    return OB_OK;
+}
+
+static unsigned max_shards(const void *conf, const char **why)
+{
+    const struct ob_sink_nats_conf *c = conf;
+    *why = "single_writer: with several shards there are several writers; it needs shards: 1";
+    return c->single_writer ? 1 : UINT_MAX;
+}
+
 /* ---- in the pump's thread ---- */
 
 /* What is not as declared: its destinations are blocked or less safe than was asked for, the others
@@ -257,10 +284,9 @@ static enum ob_status nats_open(const struct ob_sink_env *env, const void *conf,
     s->env = *env;
     s->conf = c;
     ob_buf_init(&s->text, 1 << 20);
-    if (c->single_writer && env->shards > 1)
-        st = ob_err_set(err, OB_FATAL,
-                        "single_writer: with several shards there are several "
-                        "writers; it needs shards: 1");
+    const char *why;
+    if (env->shards > max_shards(c, &why))
+        st = ob_err_set(err, OB_FATAL, "%s", why);
     else if (!ob_nats_chains_init(&s->chains, (size_t)c->window))
         st = ob_err_set(err, OB_FATAL, "no memory");
     else
@@ -315,6 +341,8 @@ const struct ob_sink_driver ob_sink_nats = {
     .summary = "NATS JetStream: one acknowledgement per message, the event's id as Nats-Msg-Id.",
     .opts = nats_opts,
     .conf_size = sizeof(struct ob_sink_nats_conf),
+    .validate = validate,
+    .max_shards = max_shards,
     .open = nats_open,
     .check = ob_nats_check,
     .wait_fd = nats_wait_fd,

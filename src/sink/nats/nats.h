@@ -126,9 +126,17 @@ enum ob_verdict ob_nats_answer(const char *data, size_t n, bool no_responders, i
                                char why[256]);
 enum ob_verdict ob_nats_code_verdict(int err_code, int http_code);
 
-/* What this user may do, asked without storing anything. UNKNOWN: why says why. STORED: the server
- * does not know what it is asked for. */
-enum nats_right { NATS_RIGHT_YES, NATS_RIGHT_NO, NATS_RIGHT_UNKNOWN, NATS_RIGHT_STORED };
+/* What this user may do, asked without storing anything. UNHEARD: it may, and no stream is there.
+ * UNKNOWN: why says why. STORED: the server does not know what it is asked for. */
+enum nats_right {
+    NATS_RIGHT_YES,
+    NATS_RIGHT_UNHEARD,
+    NATS_RIGHT_NO,
+    NATS_RIGHT_UNKNOWN,
+    NATS_RIGHT_STORED
+};
+/* What the server said last of a right that is missing, if it is about this subject. */
+bool ob_nats_violated(natsConnection *nc, const char *subject, char why[300]);
 /* Subscribes below inbox_prefix. *out is the caller's, if it is set. */
 enum nats_right ob_nats_may_hear(natsConnection *nc, const struct ob_sink_nats_conf *c,
                                  char inbox[96], natsSubscription **out, char why[300]);

@@ -12,8 +12,7 @@
 #define ANSWER_MS 2000
 #define WRONG_STREAM 10060
 
-/* What the server said last of a right that is missing, if it is about this subject. */
-static bool violated(natsConnection *nc, const char *subject, char why[300])
+bool ob_nats_violated(natsConnection *nc, const char *subject, char why[300])
 {
     const char *text = NULL;
     if (natsConnection_Flush(nc) != NATS_OK ||
@@ -35,7 +34,7 @@ enum nats_right ob_nats_may_hear(natsConnection *nc, const struct ob_sink_nats_c
         snprintf(why, 300, "%s", natsStatus_GetText(st));
         return NATS_RIGHT_UNKNOWN;
     }
-    return violated(nc, inbox, why) ? NATS_RIGHT_NO : NATS_RIGHT_YES;
+    return ob_nats_violated(nc, inbox, why) ? NATS_RIGHT_NO : NATS_RIGHT_YES;
 }
 
 static enum nats_right answered(natsSubscription *answers, char why[300])
@@ -55,7 +54,7 @@ static enum nats_right answered(natsSubscription *answers, char why[300])
                            text);
     natsMsg_Destroy(msg);
     if (none || code == WRONG_STREAM)
-        return NATS_RIGHT_YES;
+        return none ? NATS_RIGHT_UNHEARD : NATS_RIGHT_YES;
     snprintf(why, 300, "%s", v == OB_V_DELIVERED ? "it stored what it should have refused" : text);
     return v == OB_V_DELIVERED ? NATS_RIGHT_STORED : NATS_RIGHT_UNKNOWN;
 }
@@ -76,5 +75,5 @@ enum nats_right ob_nats_may_publish(natsConnection *nc, natsSubscription *answer
         snprintf(why, 300, "%s", natsStatus_GetText(st));
         return NATS_RIGHT_UNKNOWN;
     }
-    return violated(nc, subject, why) ? NATS_RIGHT_NO : answered(answers, why);
+    return ob_nats_violated(nc, subject, why) ? NATS_RIGHT_NO : answered(answers, why);
 }
