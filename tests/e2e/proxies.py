@@ -175,9 +175,11 @@ class Confirms(Proxy):
         return ConfirmWay(self.decide)
 
 
-class RefuseWay(Way):
-    def __init__(self, client, decide):
-        self.client, self.decide, self.out, self.sid = client, decide, b"", b"1"
+class NatsWay(Way):
+    """Publishes one by one: through(words of the line, headers and body) is false where one does not go on."""
+
+    def __init__(self):
+        self.out = b""
 
     def sent(self, data):
         self.out += data
@@ -188,15 +190,44 @@ class RefuseWay(Way):
             if len(self.out) < end + 2 + size:
                 break
             frame, self.out = self.out[: end + 2 + size], self.out[end + 2 + size :]
-            if words and words[0] == b"SUB":
-                self.sid = words[-1]
-            error = self.decide(frame[end + 2 :]) if size else None
-            if error:
-                answer = json.dumps({"error": error}).encode()
-                self.client.sendall(b"MSG %s %s %d\r\n%s\r\n" % (words[2], self.sid, len(answer), answer))
-            else:
+            if self.through(words, frame[end + 2 :] if size else None):
                 through += frame
         return through
+
+
+class RefuseWay(NatsWay):
+    def __init__(self, client, decide):
+        super().__init__()
+        self.client, self.decide, self.sid = client, decide, b"1"
+
+    def through(self, words, body):
+        if words and words[0] == b"SUB":
+            self.sid = words[-1]
+        error = self.decide(body) if body else None
+        if error:
+            answer = json.dumps({"error": error}).encode()
+            self.client.sendall(b"MSG %s %s %d\r\n%s\r\n" % (words[2], self.sid, len(answer), answer))
+        return not error
+
+
+class SwallowWay(NatsWay):
+    def __init__(self, decide):
+        super().__init__()
+        self.decide = decide
+
+    def through(self, words, body):
+        return body is None or not self.decide(words[1].decode())
+
+
+class Swallow(Proxy):
+    """NATS: what is published to a subject for which decide(subject) is true never arrives, and nobody answers."""
+
+    def __init__(self, port, decide):
+        self.decide = decide
+        super().__init__(port)
+
+    def way(self, client, server):
+        return SwallowWay(self.decide)
 
 
 class Refuse(Proxy):

@@ -2,9 +2,12 @@
 """test_nats_streams - declared streams beside those that the server has: what `check` says, what the relay says, and what it changes."""
 
 import json
+import time
 
 import pytest
 
+from helpers import SLOW, wait_until
+from proxies import Swallow
 from test_nats import insert, numbers, prepare
 
 # One stream each that is not as declared: how it was made, how it is declared, and what is said of it.
@@ -88,3 +91,48 @@ def test_a_stream_that_nobody_will_make_is_a_problem(outbox, nats, declared):
     r = outbox.run("check", check=1)
     assert f"stream {only}: there is none" in r.out and f"stream {only}: there is none; it will be made" not in r.out
     assert f"stream {declared.missing}: there is none; it will be made" in r.out and "1 problem" in r.out
+
+
+def with_silent(nats, n, *more):
+    """A proxy behind which nobody answers for n streams, and a list that declares these first."""
+    right = nats.stream()
+    silent = [f"{right}Silent{i}" for i in range(n)]
+    proxy = Swallow(nats.ports[0], lambda subject: subject.startswith("$JS.API.STREAM.INFO.") and subject.split(".")[-1] in silent)
+    declared = [{"name": s, "subjects": [f"{s}.x"]} for s in (*silent, *(f"{right}{m}" for m in more), right)]
+    declared[-1]["subjects"] = [f"{right}.>"]
+    return right, proxy, json.dumps(declared)
+
+
+def test_streams_that_do_not_answer_have_a_short_time_together(outbox, nats):
+    """While streams are asked nothing is sent: five that are silent (their servers are down) hold up the others for two seconds, not for five each."""
+    right, proxy, declared = with_silent(nats, 5)
+    db = prepare(outbox, f"nats://127.0.0.1:{proxy.address}", f"{right}.x", sink=f"declare: check, streams: {declared}")
+    insert(db, "a", 1)
+    since = time.monotonic()
+    outbox.start("run")
+    wait_until(lambda: numbers(nats.read(right)) == [1], 40, "it arrives", every=0.1)
+    assert time.monotonic() - since < 8 * SLOW
+    proxy.close()
+
+
+def test_a_silent_stream_keeps_no_other_from_being_made(outbox, nats):
+    """And what can be sent is sent between the times at which streams are asked."""
+    right, proxy, declared = with_silent(nats, 1, "Missing")
+    routes = f'match: {{type: fine}}}}, {{topic: "{right}Missing.x"'
+    db = prepare(outbox, f"nats://127.0.0.1:{proxy.address}", f"{right}.x", sink=f"declare: create, streams: {declared}", route=routes)
+    insert(db, "a", 0, type="lost")
+    relay = outbox.start("run")
+    n = 0
+
+    def made():
+        nonlocal n
+        n += 1
+        insert(db, f"k{n}", n, type="fine")
+        wait_until(lambda: len(nats.read(right)) == n, 6, "one that can be sent")
+        with nats.client() as c:
+            return c.stream_info(f"{right}Missing", check=False).get("config")
+
+    wait_until(made, 40, "the one behind it is made", every=0.2)
+    wait_until(lambda: numbers(nats.read(f"{right}Missing")) == [0], 60, "and has its event", every=0.2)
+    assert relay.stop() == 0 and outbox.json("status", "--json")[0]["failed"] == 0
+    proxy.close()

@@ -342,11 +342,13 @@ static bool look_account(struct looking *l)
 
 static enum ob_status look_all(struct looking *l, struct ob_err *err)
 {
+    const struct nats_declaring how = {.wait_ms = l->o.Wait, .told = differs, .user = l};
     enum ob_status rc = ob_nats_streams_load(l->conf, &l->declared, err);
     for (size_t i = 0; i < l->declared.n; i++)
         look_stream(l, l->declared.list[i].name, true);
     if (rc == OB_OK && l->declared.n > 0 && l->conf->declare != OB_NATS_DECLARE_OFF)
-        rc = ob_nats_streams_declare(&l->declared, l->nc, NULL, false, differs, l, err);
+        rc = ob_nats_streams_declare(&l->declared, l->nc, NULL, &how, err);
+    rc = rc == OB_AGAIN ? OB_OK : rc; /* what cannot be looked at was told */
     for (size_t i = 0; i < l->conf->stream_prefixes.n; i++)
         look_stream(l, l->conf->stream_prefixes.values[i], false);
     if (l->env->n_topics > 0)

@@ -9,6 +9,10 @@
 
 /* A stream that went away is made again, or looked at, so often at most. */
 #define DECLARE_EVERY_MS 5000
+/* Twice as long after each time that one did not answer, up to this. Nothing is sent meanwhile, so
+ * all of them together have this time to answer. */
+#define DECLARE_RARELY_MS 60000
+#define DECLARE_WAIT_MS 2000
 #define AT(field) offsetof(struct ob_sink_nats_conf, field)
 
 static const struct ob_opt nats_opts[] = {
@@ -188,13 +192,21 @@ static void differs(void *user, const struct nats_stream *d, enum nats_stream_is
 static void declare(struct ob_sink *s, natsConnection *nc)
 {
     struct ob_err err;
-    s->declared_ms = ob_pump_now_ms();
-    if (s->conf->declare == OB_NATS_DECLARE_OFF || s->streams.n == 0)
-        return;
-    if (ob_nats_streams_declare(&s->streams, nc, s->env.log,
-                                s->conf->declare == OB_NATS_DECLARE_CREATE, differs, s,
-                                &err) != OB_OK)
+    const struct nats_declaring how = {.wait_ms = DECLARE_WAIT_MS,
+                                       .change = s->conf->declare == OB_NATS_DECLARE_CREATE,
+                                       .told = differs,
+                                       .user = s};
+    enum ob_status st = OB_OK;
+    if (s->conf->declare != OB_NATS_DECLARE_OFF && s->streams.n > 0)
+        st = ob_nats_streams_declare(&s->streams, nc, s->env.log, &how, &err);
+    if (st == OB_DOWN)
         ob_log(s->env.log, OB_LOG_WARN, "sink.nats.stream", OB_KC("error", err.text));
+    atomic_store(&s->session->refused, st == OB_AGAIN);
+    s->declare_every =
+        st == OB_AGAIN && s->declare_every > 0 ? s->declare_every * 2 : DECLARE_EVERY_MS;
+    if (s->declare_every > DECLARE_RARELY_MS)
+        s->declare_every = DECLARE_RARELY_MS;
+    s->declare_ms = ob_pump_now_ms() + s->declare_every;
 }
 
 static enum ob_status connect_op(void *user, struct ob_err *err)
@@ -232,10 +244,8 @@ static enum ob_status turn_op(void *user, struct ob_err *err)
         return ob_err_set(err, OB_DOWN, "the connection to NATS is lost%s%s",
                           why && *why ? ": " : "", why ? why : "");
     }
-    if (may_declare(s) && ob_pump_now_ms() >= s->declared_ms + DECLARE_EVERY_MS) {
-        atomic_store(&s->session->refused, false);
+    if (may_declare(s) && ob_pump_now_ms() >= s->declare_ms)
         declare(s, s->session->nc);
-    }
     s->mend_ms = INT64_MAX;
     if (s->conf->single_writer)
         ob_nats_chains_mend(s, &s->mend_ms);
@@ -247,7 +257,7 @@ static void wait_op(void *user, struct pollfd *fd, int64_t *until_ms)
     struct ob_sink *s = user;
     (void)fd; /* the library has its own threads; they wake us */
     if (may_declare(s))
-        *until_ms = s->declared_ms + DECLARE_EVERY_MS;
+        *until_ms = s->declare_ms;
     if (s->mend_ms < *until_ms)
         *until_ms = s->mend_ms;
 }

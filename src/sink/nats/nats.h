@@ -43,6 +43,7 @@ struct nats_streams {
     struct ob_arena *arena;
     struct nats_stream *list;
     size_t n;
+    size_t next; /* where declaring begins: behind one that did not answer in time */
 };
 
 enum ob_status ob_nats_streams_load(const struct ob_sink_nats_conf *c, struct nats_streams *out,
@@ -53,11 +54,17 @@ void ob_nats_streams_clear(struct nats_streams *s);
 enum nats_stream_is { NATS_STREAM_MISSING, NATS_STREAM_OTHER, NATS_STREAM_UNKNOWN };
 typedef void nats_told(void *user, const struct nats_stream *d, enum nats_stream_is is,
                        const char *what);
-/* Makes or checks every declared stream, and tells each problem of each of them. change: missing
- * ones may be made, which is logged. Not OB_OK: none could be looked at. */
-enum ob_status ob_nats_streams_declare(const struct nats_streams *s, natsConnection *nc,
-                                       const struct ob_log *log, bool change, nats_told *told,
-                                       void *user, struct ob_err *err);
+struct nats_declaring {
+    int64_t wait_ms; /* for all of them together */
+    bool change;     /* missing ones may be made, which is logged */
+    nats_told *told;
+    void *user;
+};
+/* Makes or checks the declared streams, and tells each problem of each of them. OB_AGAIN: one did
+ * not answer in time, which was told, and the rest was not looked at. OB_DOWN: none could be. */
+enum ob_status ob_nats_streams_declare(struct nats_streams *s, natsConnection *nc,
+                                       const struct ob_log *log, const struct nats_declaring *how,
+                                       struct ob_err *err);
 /* Whether a subject is taken by a pattern with `*` and `>`. */
 bool ob_nats_subject_match(const char *pattern, struct ob_str subject);
 
@@ -101,8 +108,9 @@ struct ob_sink {
     uint64_t left_out[NATS_LEFT_OUT]; /* hashes of names that were told about */
     size_t n_left_out;
     struct nats_chains chains;
-    int64_t mend_ms; /* when a broken chain is looked at although nothing wakes us */
-    int64_t declared_ms;
+    int64_t mend_ms;       /* when a broken chain is looked at although nothing wakes us */
+    int64_t declare_ms;    /* when missing streams may be made again */
+    int64_t declare_every; /* longer while some stream does not answer */
 };
 
 enum ob_status ob_nats_options(const struct ob_sink_nats_conf *c, natsOptions **out,

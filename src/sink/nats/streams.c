@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define API_WAIT_MS 5000
-
 static enum ob_status number(const struct ob_node *v, const char *key, int64_t *out,
                              struct ob_err *err)
 {
@@ -171,8 +169,8 @@ bool ob_nats_subject_match(const char *pattern, struct ob_str subject)
     return s >= end;
 }
 
-static enum ob_status make(jsCtx *js, const struct nats_stream *d, jsOptions *o,
-                           const struct ob_log *log, struct ob_err *err)
+static natsStatus make(jsCtx *js, const struct nats_stream *d, jsOptions *o,
+                       const struct ob_log *log, struct ob_err *err)
 {
     jsStreamConfig c;
     jsErrCode code = 0;
@@ -189,11 +187,12 @@ static enum ob_status make(jsCtx *js, const struct nats_stream *d, jsOptions *o,
     c.Discard = d->discard && *d->discard == 'n' ? js_DiscardNew : js_DiscardOld;
     natsStatus st = js_AddStream(NULL, js, &c, o, &code);
     if (st != NATS_OK)
-        return ob_err_set(err, OB_DOWN, "stream %s cannot be made: %s (%d)", d->name,
-                          nats_GetLastError(NULL), (int)code);
-    ob_log(log, OB_LOG_INFO, "sink.nats.stream", OB_KC("stream", d->name),
-           OB_KC("what", "created"));
-    return OB_OK;
+        ob_err_set(err, OB_DOWN, "stream %s cannot be made: %s (%d)", d->name,
+                   nats_GetLastError(NULL), (int)code);
+    else
+        ob_log(log, OB_LOG_INFO, "sink.nats.stream", OB_KC("stream", d->name),
+               OB_KC("what", "created"));
+    return st;
 }
 
 struct telling {
@@ -240,34 +239,49 @@ static void compare(const struct telling *t, const jsStreamConfig *have)
     }
 }
 
-enum ob_status ob_nats_streams_declare(const struct nats_streams *s, natsConnection *nc,
-                                       const struct ob_log *log, bool change, nats_told *told,
-                                       void *user, struct ob_err *err)
+/* One stream is made or compared, with what time is left. */
+static natsStatus declare_one(jsCtx *js, jsOptions *o, const struct telling *t, bool change,
+                              const struct ob_log *log)
+{
+    struct ob_err why = {.text = ""};
+    jsStreamInfo *info = NULL;
+    jsErrCode code = 0;
+    natsStatus ns = js_GetStreamInfo(&info, js, t->d->name, o, &code);
+    if (ns == NATS_OK) {
+        compare(t, info->Config);
+    } else if (ns == NATS_NOT_FOUND && change) {
+        ns = make(js, t->d, o, log, &why);
+        if (ns != NATS_OK)
+            tell(t, NATS_STREAM_MISSING, why.text);
+    } else {
+        ob_err_set(&why, OB_DOWN, "stream %s: %s", t->d->name,
+                   ns == NATS_NOT_FOUND ? "there is none" : nats_GetLastError(NULL));
+        tell(t, ns == NATS_NOT_FOUND ? NATS_STREAM_MISSING : NATS_STREAM_UNKNOWN, why.text);
+    }
+    jsStreamInfo_Destroy(info);
+    return ns;
+}
+
+enum ob_status ob_nats_streams_declare(struct nats_streams *s, natsConnection *nc,
+                                       const struct ob_log *log, const struct nats_declaring *how,
+                                       struct ob_err *err)
 {
     jsCtx *js = NULL;
     jsOptions o;
+    int64_t until_ms = ob_pump_now_ms() + how->wait_ms;
+    enum ob_status st = OB_OK;
     jsOptions_Init(&o);
-    o.Wait = API_WAIT_MS;
+    o.Wait = how->wait_ms;
     if (natsConnection_JetStream(&js, nc, &o) != NATS_OK)
         return ob_err_set(err, OB_DOWN, "JetStream: %s", nats_GetLastError(NULL));
-    for (size_t i = 0; i < s->n; i++) {
-        const struct telling t = {&s->list[i], told, user};
-        struct ob_err why = {.text = ""};
-        jsStreamInfo *info = NULL;
-        jsErrCode code = 0;
-        natsStatus ns = js_GetStreamInfo(&info, js, s->list[i].name, &o, &code);
-        if (ns == NATS_OK) {
-            compare(&t, info->Config);
-        } else if (ns == NATS_NOT_FOUND && change) {
-            if (make(js, &s->list[i], &o, log, &why) != OB_OK)
-                tell(&t, NATS_STREAM_MISSING, why.text);
-        } else {
-            ob_err_set(&why, OB_DOWN, "stream %s: %s", s->list[i].name,
-                       ns == NATS_NOT_FOUND ? "there is none" : nats_GetLastError(NULL));
-            tell(&t, ns == NATS_NOT_FOUND ? NATS_STREAM_MISSING : NATS_STREAM_UNKNOWN, why.text);
+    for (size_t i = 0, at = s->next; i < s->n && st == OB_OK; i++, at++) {
+        const struct telling t = {&s->list[at % s->n], how->told, how->user};
+        o.Wait = until_ms - ob_pump_now_ms();
+        if (o.Wait <= 0 || declare_one(js, &o, &t, how->change, log) == NATS_TIMEOUT) {
+            st = OB_AGAIN;
+            s->next = (at + (o.Wait > 0)) % s->n; /* who is silent keeps nobody else waiting */
         }
-        jsStreamInfo_Destroy(info);
     }
     jsCtx_Destroy(js);
-    return OB_OK;
+    return st;
 }
