@@ -111,6 +111,25 @@ static void check_right(const struct ob_sink_env *env, const struct kafka_conf *
     }
 }
 
+/* It is not there and shall be made: the broker is asked whether it could be. */
+static void check_new(const struct ob_sink_env *env, const struct kafka_conf *c, rd_kafka_t *rk,
+                      const char *name)
+{
+    char why[KAFKA_REFUSED], what[400], fix[300];
+    if (ob__kafka_create(rk, c, name, true, WAIT_MS, why, sizeof(why))) {
+        snprintf(what, sizeof(what), "topic %.100s is not there yet and will be made", name);
+        tell(env, true, what, NULL);
+        return;
+    }
+    snprintf(what, sizeof(what), "topic %.100s is not there and cannot be made: %s", name, why);
+    snprintf(
+        fix, sizeof(fix),
+        "make topic %.80s, or see to partitions, replicas and this user's right to Create; its "
+        "events would wait",
+        name);
+    tell(env, false, what, fix);
+}
+
 static void check_topic(const struct ob_sink_env *env, const struct kafka_conf *c, rd_kafka_t *rk,
                         const char *name)
 {
@@ -134,8 +153,7 @@ static void check_topic(const struct ob_sink_env *env, const struct kafka_conf *
         if (t->partition_cnt > 0 && t->partitions[0].leader >= 0)
             check_right(env, c, name, limit);
     } else if (err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && c->create_topics) {
-        snprintf(what, sizeof(what), "topic %.100s is not there yet and will be made", name);
-        tell(env, true, what, NULL);
+        check_new(env, c, rk, name);
     } else {
         if (err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
             snprintf(fix, sizeof(fix), "make topic %.80s, or set create_topics: on", name);

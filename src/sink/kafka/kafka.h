@@ -106,6 +106,18 @@ bool ob__kafka_topic_valid(struct ob_str name);
 /* NULL: there are none, or (*ok false) no memory. */
 rd_kafka_headers_t *ob__kafka_headers(const struct ob_msg *m, const struct kafka_conf *c, bool *ok);
 
+/* ---- admin.c: for check and the scout; blocks ---- */
+
+#define KAFKA_REFUSED 240 /* of what a broker says to a topic that it does not make */
+
+/* Limits of topics by name. limit and min_isr stay where the broker does not say. */
+rd_kafka_resp_err_t ob__kafka_learn(rd_kafka_t *rk, const char *const *names, size_t n,
+                                    int64_t *limits, int *min_isrs, int timeout_ms);
+/* Makes a topic as the options say, or only asks whether it could. False: why says why not. One
+ * that is there is fine. */
+bool ob__kafka_create(rd_kafka_t *rk, const struct kafka_conf *c, const char *name, bool only_ask,
+                      int timeout_ms, char *why, size_t size);
+
 /* ---- scout.c ---- */
 
 /* What the brokers said of one topic. */
@@ -116,6 +128,7 @@ struct kafka_view {
     int64_t learned_ms; /* and when */
     int64_t limit;
     int min_isr;
+    char *refused; /* why it could not be made; NULL: it was not tried, or it is there */
     int n_parts;
     struct kafka_view_part {
         int32_t leader; /* -1: none */
@@ -146,10 +159,6 @@ void ob__kafka_report_free(struct kafka_report *r);
 void ob__kafka_scout_bury(struct kafka_scout *s, rd_kafka_t *rk);
 /* Ends the thread; at most a second or two. NULL is fine. */
 void ob__kafka_scout_stop(struct kafka_scout *s);
-/* Limits of topics by name, for check and the scout; blocks. limit and min_isr stay where the
- * broker does not say. */
-rd_kafka_resp_err_t ob__kafka_learn(rd_kafka_t *rk, const char *const *names, size_t n,
-                                    int64_t *limits, int *min_isrs, int timeout_ms);
 
 /* ---- topic.c ---- */
 
@@ -187,7 +196,7 @@ struct kafka_topic {
     int64_t learned_ms, limit_ms; /* when the scout asked for it; when that was told */
     unsigned strikes;
     uint32_t n_flight;
-    char why[200];
+    char why[400];
 };
 
 struct kafka_slot {

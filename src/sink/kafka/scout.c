@@ -24,6 +24,7 @@ struct asked {
     bool learned;
     int64_t limit, learned_ms;
     int min_isr;
+    char *refused; /* why it cannot be made; NULL: nobody tried, or it could */
 };
 
 struct kafka_scout {
@@ -48,80 +49,6 @@ struct kafka_scout {
 };
 
 /* ---- limits ---- */
-
-static void read_entries(const rd_kafka_ConfigResource_t *res, int64_t *limit, int *min_isr)
-{
-    size_t n = 0;
-    const rd_kafka_ConfigEntry_t **e = rd_kafka_ConfigResource_configs(res, &n);
-    for (size_t i = 0; i < n; i++) {
-        const char *name = rd_kafka_ConfigEntry_name(e[i]);
-        const char *value = rd_kafka_ConfigEntry_value(e[i]);
-        if (!value)
-            continue;
-        if (strcmp(name, "max.message.bytes") == 0)
-            *limit = atoll(value);
-        else if (strcmp(name, "min.insync.replicas") == 0)
-            *min_isr = atoi(value);
-    }
-}
-
-static rd_kafka_resp_err_t read_configs(rd_kafka_event_t *ev, const char *const *names, size_t n,
-                                        int64_t *limits, int *min_isrs)
-{
-    rd_kafka_resp_err_t err = rd_kafka_event_error(ev);
-    const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(ev);
-    size_t got = 0;
-    const rd_kafka_ConfigResource_t **res =
-        result ? rd_kafka_DescribeConfigs_result_resources(result, &got) : NULL;
-    for (size_t i = 0; i < got; i++) {
-        rd_kafka_resp_err_t one = rd_kafka_ConfigResource_error(res[i]);
-        if (one != RD_KAFKA_RESP_ERR_NO_ERROR) {
-            err = err != RD_KAFKA_RESP_ERR_NO_ERROR ? err : one;
-            continue;
-        }
-        const char *name = rd_kafka_ConfigResource_name(res[i]);
-        for (size_t k = 0; k < n; k++)
-            if (strcmp(names[k], name) == 0)
-                read_entries(res[i], &limits[k], &min_isrs[k]);
-    }
-    return err;
-}
-
-static rd_kafka_AdminOptions_t *options(rd_kafka_t *rk, rd_kafka_admin_op_t op, int timeout_ms)
-{
-    char text[128];
-    rd_kafka_AdminOptions_t *o = rd_kafka_AdminOptions_new(rk, op);
-    if (o)
-        rd_kafka_AdminOptions_set_request_timeout(o, timeout_ms, text, sizeof(text));
-    return o;
-}
-
-rd_kafka_resp_err_t ob__kafka_learn(rd_kafka_t *rk, const char *const *names, size_t n,
-                                    int64_t *limits, int *min_isrs, int timeout_ms)
-{
-    rd_kafka_resp_err_t err = RD_KAFKA_RESP_ERR__TIMED_OUT;
-    rd_kafka_ConfigResource_t **res = calloc(n + 1, sizeof(*res));
-    rd_kafka_AdminOptions_t *o = options(rk, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, timeout_ms);
-    rd_kafka_queue_t *q = rd_kafka_queue_new(rk);
-    if (!res || !o || !q)
-        goto done;
-    for (size_t i = 0; i < n; i++)
-        res[i] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, names[i]);
-    rd_kafka_DescribeConfigs(rk, res, n, o, q);
-    rd_kafka_event_t *ev = rd_kafka_queue_poll(q, timeout_ms + 500);
-    if (ev)
-        err = read_configs(ev, names, n, limits, min_isrs);
-    if (ev)
-        rd_kafka_event_destroy(ev);
-    rd_kafka_ConfigResource_destroy_array(res, n);
-done:
-    if (q)
-        rd_kafka_queue_destroy(q);
-    if (o)
-        rd_kafka_AdminOptions_destroy(o);
-    free(res);
-    return err;
-}
 
 /* Those that are there and not known yet, together. What the broker does not tell stays unknown. */
 static void learn(struct kafka_scout *s, const struct kafka_report *r)
@@ -162,29 +89,6 @@ static void learn(struct kafka_scout *s, const struct kafka_report *r)
 }
 
 /* ---- topics ---- */
-
-static void create(struct kafka_scout *s, const char *name)
-{
-    char text[256];
-    const struct kafka_conf *c = s->conf;
-    rd_kafka_NewTopic_t *t =
-        rd_kafka_NewTopic_new(name, c->partitions > 0 ? (int)c->partitions : -1,
-                              c->replicas > 0 ? (int)c->replicas : -1, text, sizeof(text));
-    rd_kafka_AdminOptions_t *o = options(s->rk, RD_KAFKA_ADMIN_OP_CREATETOPICS, LEARN_MS);
-    rd_kafka_queue_t *q = rd_kafka_queue_new(s->rk);
-    if (t && o && q) {
-        rd_kafka_CreateTopics(s->rk, &t, 1, o, q);
-        rd_kafka_event_t *ev = rd_kafka_queue_poll(q, LEARN_MS + 500);
-        if (ev)
-            rd_kafka_event_destroy(ev); /* whether it worked shows at the next look */
-    }
-    if (q)
-        rd_kafka_queue_destroy(q);
-    if (o)
-        rd_kafka_AdminOptions_destroy(o);
-    if (t)
-        rd_kafka_NewTopic_destroy(t);
-}
 
 static const struct rd_kafka_metadata_topic *find(const struct rd_kafka_metadata *md,
                                                   const char *name)
@@ -241,24 +145,39 @@ static struct kafka_report *look(struct kafka_scout *s)
     return r;
 }
 
-/* Whether one was made, so that it pays to look again. */
+/* Whether one was made, so that it pays to look again. Why another was not stays with its topic. */
 static bool create_missing(struct kafka_scout *s, const struct kafka_report *r)
 {
     bool made = false;
     for (size_t i = 0; i < r->n && s->conf->create_topics; i++) {
+        struct asked *a = &s->topics[i];
+        char why[KAFKA_REFUSED] = "";
+        free(a->refused);
+        a->refused = NULL;
         if (r->views[i].err != RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
             continue;
-        create(s, s->topics[i].name);
-        s->topics[i].learned = false;
-        made = true;
+        if (ob__kafka_create(s->rk, s->conf, a->name, false, LEARN_MS, why, sizeof(why)))
+            made = true;
+        else
+            a->refused = strdup(why);
+        a->learned = false;
     }
     return made;
 }
 
+static void tell_refusals(const struct kafka_scout *s, struct kafka_report *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (s->topics[i].refused && r->views[i].err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
+            r->views[i].refused = strdup(s->topics[i].refused);
+}
+
 void ob__kafka_report_free(struct kafka_report *r)
 {
-    for (size_t i = 0; r && i < r->n; i++)
+    for (size_t i = 0; r && i < r->n; i++) {
         free(r->views[i].parts);
+        free(r->views[i].refused);
+    }
     if (r)
         free(r->views);
     free(r);
@@ -362,6 +281,7 @@ static void look_and_post(struct kafka_scout *s)
                 post(s, first);
             }
         }
+        tell_refusals(s, r);
         learn(s, r);
         read_events(s, r->why, sizeof(r->why));
     } else {
@@ -397,8 +317,10 @@ static void *run(void *arg)
     } while (wait_turn(s));
     bury(s);
     pthread_mutex_unlock(&s->lock);
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; i < s->n; i++) {
         rd_kafka_topic_destroy(s->topics[i].rkt);
+        free(s->topics[i].refused);
+    }
     rd_kafka_destroy(s->rk);
     return NULL;
 }

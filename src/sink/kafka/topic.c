@@ -138,27 +138,31 @@ static void block_queue(struct ob_sink *s, struct kafka_fifo *q, const char *why
         ob__kafka_answer(s, i, OB_V_BLOCKED, why);
 }
 
-static const char *missing(const struct kafka_topic *t, rd_kafka_resp_err_t err, char *why,
-                           size_t size)
+static void missing(const struct ob_sink *s, struct kafka_topic *t, const struct kafka_view *v)
 {
-    const char *fix = "";
-    if (err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
-        fix = "; make it, or set create_topics: on";
-    else if (err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED)
+    rd_kafka_resp_err_t err = v->err ? v->err : RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    const char *fix = "", *more = "";
+    if (err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && v->refused) {
+        fix = "; it cannot be made: ";
+        more = v->refused;
+    } else if (err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART) {
+        fix = s->conf->create_topics ? "; it is being made" : "; make it, or set create_topics: on";
+    } else if (err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED) {
         fix = "; this user needs Describe and Write on it";
-    snprintf(why, size, "topic %.100s: %s%s", t->name, rd_kafka_err2name(err), fix);
-    return why;
+    }
+    snprintf(t->why, sizeof(t->why), "topic %.100s: %s%s%s", t->name, rd_kafka_err2name(err), fix,
+             more);
 }
 
-static void gone(struct ob_sink *s, struct kafka_topic *t, rd_kafka_resp_err_t err)
+static void gone(struct ob_sink *s, struct kafka_topic *t)
 {
     bool was = t->state == KAFKA_T_FINE;
-    missing(t, err, t->why, sizeof(t->why));
     t->state = KAFKA_T_MISSING;
     block_queue(s, &t->wait, t->why);
     for (int p = -1; p < t->n_alloc; p++)
         block_queue(s, &ob__kafka_part(t, p)->q, t->why);
-    for (int p = -1; p < t->n_parts && was; p++)
+    tell(s, t, -1, false, t->why);
+    for (int p = 0; p < t->n_parts && was; p++)
         tell(s, t, p, false, t->why);
 }
 
@@ -191,11 +195,9 @@ void ob__kafka_topic_view(struct ob_sink *s, const struct kafka_view *v)
 {
     struct kafka_topic *t = s->topics[v->topic];
     if (v->err != RD_KAFKA_RESP_ERR_NO_ERROR || v->n_parts == 0 || !grow(t, v->n_parts)) {
-        rd_kafka_resp_err_t err = v->err ? v->err : RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+        missing(s, t, v);
         if (t->state != KAFKA_T_MISSING)
-            gone(s, t, err);
-        else
-            missing(t, err, t->why, sizeof(t->why));
+            gone(s, t);
         return;
     }
     bool back = t->state == KAFKA_T_MISSING, free_one = false;
