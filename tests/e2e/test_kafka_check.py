@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""test_kafka_check - what `check` and the relay say of topics that cannot be made."""
+"""test_kafka_check - what `check` and the relay say of topics that cannot be made or have no possible
+name, take less than we send or have too few replicas."""
 
 import time
 
@@ -43,3 +44,25 @@ def test_a_topic_that_cannot_be_made(outbox, kafka):
     outbox.start("run")
     wait_until(lambda: f'"{never}"' in kafka.kcat("-L"), 30, "as many as there can be")
     wait_until(lambda: len(kafka.read(never)) == 1, 30, "it arrives")
+
+
+def test_a_name_that_no_topic_can_have(outbox, kafka):
+    topic = kafka.topic()
+    config(outbox, kafka, routes=f"[{{match: {{type: 'new.*'}}, topic: orders/new}}, {{topic: {topic}}}]")
+    [(what, fix)] = problems(outbox)
+    assert "'orders/new' is no name for a topic" in what and "dead" in fix
+    assert "can be written to" not in outbox.run("check", check=1).out
+
+
+def test_limits_and_replicas_on_one_broker(outbox, kafka):
+    small, lonely, fine = kafka.topic(max_message_bytes=50000), kafka.topic(partitions=2, min_insync_replicas=2), kafka.topic()
+    config(outbox, kafka, small, sink="max_message: 60000")
+    assert problems(outbox) == [
+        (f"max_message is 60000, topic {small} takes 50000 bytes", f"raise max.message.bytes of {small}, or lower max_message")]
+    config(outbox, kafka, small, sink="max_message: 50000")
+    outbox.run("check")
+    config(outbox, kafka, lonely)
+    [(what, fix)] = problems(outbox)
+    assert what == f"topic {lonely}: of 2 partitions 0 have no leader, 2 too few replicas in sync" and "start the brokers" in fix
+    config(outbox, kafka, fine)  # with one broker one replica is all there is: nothing to say
+    outbox.run("check")

@@ -168,6 +168,13 @@ static void check_topic(const struct ob_sink_env *env, const struct kafka_conf *
         rd_kafka_topic_destroy(rkt);
 }
 
+static void check_name(const struct ob_sink_env *env, const char *name)
+{
+    char what[300];
+    snprintf(what, sizeof(what), "'%.100s' is no name for a topic: " KAFKA_TOPIC_RULE, name);
+    tell(env, false, what, "correct the route that names it; its events would be dead at once");
+}
+
 enum ob_status ob__kafka_check(const struct ob_sink_env *env, const void *conf, struct ob_err *err)
 {
     const struct kafka_conf *c = conf;
@@ -191,9 +198,12 @@ enum ob_status ob__kafka_check(const struct ob_sink_env *env, const void *conf, 
         tell(env, true, what, NULL);
         rd_kafka_metadata_destroy(md);
     }
-    for (size_t i = 0; i < env->n_topics && st == OB_OK; i++)
+    for (size_t i = 0; i < env->n_topics && st == OB_OK; i++) {
         if (ob__kafka_topic_valid(ob_str_c(env->topics[i])))
             check_topic(env, c, rk, env->topics[i]);
+        else
+            check_name(env, env->topics[i]);
+    }
     if (st == OB_OK && env->more_topics)
         tell(env, true, OB_SINK_MORE_TOPICS, NULL);
     rd_kafka_destroy(rk);

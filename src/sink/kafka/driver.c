@@ -180,7 +180,7 @@ static bool take(struct ob_sink *s, const struct ob_msg *m, uint64_t token)
     *slot = (struct kafka_slot){.token = token, .msg = m, .part = -1};
     if (!ob__kafka_topic_valid(m->topic)) {
         char why[200];
-        snprintf(why, sizeof(why), "'%.*s' is no name for a topic: 1 to 249 of A-Z a-z 0-9 . _ -",
+        snprintf(why, sizeof(why), "'%.*s' is no name for a topic: " KAFKA_TOPIC_RULE,
                  (int)(m->topic.n < 80 ? m->topic.n : 80), m->topic.p ? m->topic.p : "");
         ob__kafka_answer(s, i, OB_V_REJECT, why);
     } else if (!(slot->topic = ob__kafka_topic(s, m->topic))) {

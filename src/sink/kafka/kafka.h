@@ -102,6 +102,7 @@ enum ob_verdict ob__kafka_verdict(rd_kafka_resp_err_t code, rd_kafka_msg_status_
 uint32_t ob__kafka_murmur2(const void *p, size_t n);
 /* Bytes of a batch that has this record alone, uncompressed, headers included. */
 size_t ob__kafka_weight(const struct ob_msg *m, const struct kafka_conf *c);
+#define KAFKA_TOPIC_RULE "1 to 249 of A-Z a-z 0-9 . _ -"
 bool ob__kafka_topic_valid(struct ob_str name);
 /* NULL: there are none, or (*ok false) no memory. */
 rd_kafka_headers_t *ob__kafka_headers(const struct ob_msg *m, const struct kafka_conf *c, bool *ok);
