@@ -6,6 +6,7 @@ import json
 import signal
 import time
 import uuid
+import zlib
 
 import pytest
 
@@ -49,6 +50,30 @@ def test_order_around_a_refusal(outbox, kafka, order):
     assert relay.stop() == 0
     overtaken = counted(relay.err, "overtaken")
     assert late == overtaken == 0 if order == "strict" else late == 0 or overtaken > 0
+
+
+def test_a_partitioner_of_the_library(outbox, kafka):
+    """`consistent`: the library chooses. A key stays in one partition and in order, also around an event that the broker refuses."""
+    topic = kafka.topic(partitions=3, max_message_bytes=1000000)
+    config(outbox, kafka, topic, sink="properties: {partitioner: consistent, batch.num.messages: 10}", more="    envelope: none")
+    db = outbox.sqlite("app.db")
+    relay = outbox.start("run")
+    emit(db, "first", '{"n": -1}')
+    wait_until(lambda: kafka.read(topic), 30, "the first one")
+    kafka.set_config(topic, max_message_bytes=20000)
+    db.execute("begin")
+    for n in range(400):
+        emit(db, f"k{n % 7}", json.dumps({"n": n, "pad": "x" * (30000 if n == 150 else 10)}))
+    db.execute("commit")
+    wait_until(lambda: {json.loads(r.value)["n"] for r in kafka.read(topic)} == {n for n in range(-1, 400) if n != 150}, 40)
+    wait_until(lambda: status(outbox)["dead"] == 1, 20)
+    records = kafka.read(topic)
+    for r in records:
+        assert r.partition == zlib.crc32(r.key) % 3
+    assert len({r.partition for r in records}) == 3
+    for k, ns in by_key(records).items():
+        assert list(dict.fromkeys(ns)) == sorted(set(ns)), k
+    assert relay.alive
 
 
 POLYSHOP = "insert into outbox_events (id, aggregate_id, event_type, payload, created_at) values (%s, %s, %s, %s, clock_timestamp())"

@@ -4,6 +4,7 @@
 #include "sink/kafka/kafka.h"
 
 #include "config/load.h"
+#include "config/units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +98,7 @@ const struct ob_opt ob__kafka_opts[] = {
 /* ---- properties ---- */
 
 static const struct {
-    const char *name, *allowed, *why; /* allowed: the value that changes nothing; NULL: none */
+    const char *name, *allowed, *why; /* allowed: values that break nothing, "a|b"; NULL: none */
 } refused[] = {
     {"bootstrap.servers", NULL, "the option `brokers` says where"},
     {"metadata.broker.list", NULL, "the option `brokers` says where"},
@@ -112,6 +113,9 @@ static const struct {
     {"transactional.id", NULL, "events are not published in transactions of Kafka"},
     {"delivery.report.only.error", "false", "nothing would ever count as delivered"},
     {"log.queue", NULL, "the log is read by the relay"},
+    {"partitioner", "murmur2_random|murmur2|consistent_random|consistent|fnv1a_random|fnv1a",
+     "a key must stay in one partition, or its events are not in order"},
+    {"queuing.strategy", "fifo", "later events would overtake earlier ones"},
     {"opaque", NULL, "it belongs to the program"},
     {"test.mock.num.brokers", NULL, "it replaces the brokers"},
     {"sasl.password", NULL, "use `password` or `password_file`, which are never shown"},
@@ -167,7 +171,7 @@ static enum ob_status check_property(const struct kafka_conf *c, size_t i, rd_ka
     char text[256];
     for (size_t r = 0; r < sizeof(refused) / sizeof(refused[0]); r++) {
         if (strcmp(refused[r].name, key) != 0 ||
-            (refused[r].allowed && strcmp(refused[r].allowed, value) == 0))
+            (refused[r].allowed && ob_choice_find(refused[r].allowed, value) >= 0))
             continue;
         return placed(pos, err, key, "is not for the config: ", refused[r].why);
     }

@@ -179,6 +179,15 @@ static const struct {
     {"bootstrap.servers", "x:1", "`brokers`"},
     {"sasl.password", "x", "never shown"},
     {"delivery.report.only.error", "true", "count as delivered"},
+    {"partitioner", "random", "one partition"},
+    {"partitioner", "consistent", NULL},
+    {"partitioner", "consistent_random", NULL},
+    {"partitioner", "murmur2", NULL},
+    {"partitioner", "murmur2_random", NULL},
+    {"partitioner", "fnv1a", NULL},
+    {"partitioner", "fnv1a_random", NULL},
+    {"queuing.strategy", "lifo", "overtake"},
+    {"queuing.strategy", "fifo", NULL},
 };
 
 static void properties_pass_or_say_why(void **state)
