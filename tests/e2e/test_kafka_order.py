@@ -2,7 +2,9 @@
 """test_kafka_order - one event in the middle fails while many are in flight: what a consumer saw, strict and pipelined; and
 the profile polyshop around a crash, a temporary and a permanent error, on a real broker."""
 
+import base64
 import json
+import os
 import signal
 import time
 import uuid
@@ -74,6 +76,30 @@ def test_a_partitioner_of_the_library(outbox, kafka):
     for k, ns in by_key(records).items():
         assert list(dict.fromkeys(ns)) == sorted(set(ns)), k
     assert relay.alive
+
+
+@pytest.mark.parametrize("name", ["compression.type", "compression.codec"])
+def test_an_event_that_may_be_too_large(outbox, kafka, name):
+    """With compression only the broker can tell. 2 MB of one letter are taken by a topic with a limit of 1 MB, 2 MB of noise are
+    not: that one is dead alone, its neighbours pass and stay in order."""
+    topic = kafka.topic(partitions=2)
+    config(outbox, kafka, topic, sink=f"properties: {{{name}: gzip}}", more="    envelope: none")
+    db = outbox.sqlite("app.db")
+    pads = {60: "x" * (2 << 20), 120: base64.b64encode(os.urandom(2 << 20)).decode()}
+    db.execute("begin")
+    for n in range(200):
+        emit(db, f"k{n % 3}", json.dumps({"n": n, "pad": pads.get(n, "x")}))
+    db.execute("commit")
+    relay = outbox.start("run")
+    wait_until(lambda: status(outbox)["dead"] == 1 and status(outbox)["pending"] == 0, 60, "all are decided")
+    got = by_key(kafka.read(topic))
+    for k in range(3):
+        assert list(dict.fromkeys(got[f"k{k}"])) == [n for n in range(200) if n != 120 and n % 3 == k]
+    (dead,) = outbox.json("dead", "list", "--json")
+    assert dead["key"] == "k0" and "MSG_SIZE_TOO_LARGE" in dead["error"], dead
+    (large,) = [r for r in kafka.read(topic) if len(r.value) > 2 << 20]
+    assert json.loads(large.value) == {"n": 60, "pad": pads[60]} and relay.alive
+    assert status(outbox)["parked"] == 0
 
 
 POLYSHOP = "insert into outbox_events (id, aggregate_id, event_type, payload, created_at) values (%s, %s, %s, %s, clock_timestamp())"
