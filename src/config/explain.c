@@ -35,8 +35,23 @@ void ob_explain_add(struct ob_explain *e, const struct ob_explain_row *row)
 struct dump {
     struct ob_explain *e;
     struct ob_buf path; /* of the node being shown */
+    const char *hide;
     bool literal, hidden;
 };
+
+/* Whether a key has one of the words, which stand as "password|secret". */
+static bool hides(const char *words, const char *key)
+{
+    char word[64];
+    while (words && *words) {
+        size_t n = strcspn(words, "|");
+        snprintf(word, sizeof(word), "%.*s", (int)n, words);
+        if (strcasestr(key, word))
+            return true;
+        words += n + (words[n] == '|');
+    }
+    return false;
+}
 
 static void dump_node(struct dump *d, const char *key, unsigned depth, unsigned dashes,
                       const struct ob_node *node, const struct ob_opt_pos *pos);
@@ -44,9 +59,12 @@ static void dump_node(struct dump *d, const char *key, unsigned depth, unsigned 
 static void dump_map(struct dump *d, unsigned depth, unsigned dashes, const struct ob_node *node)
 {
     size_t path_n = d->path.n;
+    bool hidden = d->hidden;
     for (size_t i = 0; i < node->n; i++) {
         ob_buf_printf(&d->path, ".%.64s", node->keys[i]); /* many rows may share a long key */
+        d->hidden = hidden || hides(d->hide, node->keys[i]);
         dump_node(d, node->keys[i], depth, i == 0 ? dashes : 0, node->items[i], &node->key_pos[i]);
+        d->hidden = hidden;
         d->path.n = path_n;
     }
 }
@@ -102,11 +120,11 @@ static void dump_node(struct dump *d, const char *key, unsigned depth, unsigned 
 }
 
 void ob_explain_node(struct ob_explain *e, const char *path, const char *key, unsigned depth,
-                     const struct ob_node *node, bool literal, bool hidden)
+                     const struct ob_node *node, bool literal, const char *hide)
 {
     if (!e)
         return;
-    struct dump d = {.e = e, .literal = literal, .hidden = hidden};
+    struct dump d = {.e = e, .hide = hide, .literal = literal, .hidden = hide && !*hide};
     ob_buf_init(&d.path, 0);
     ob_buf_c(&d.path, path);
     dump_node(&d, key, depth, 0, node, &node->pos);

@@ -37,9 +37,10 @@ struct ob_explain {
 void ob_explain_init(struct ob_explain *e, struct ob_arena *arena);
 /* The row is filled from *row; path and key are copied, value is not. e may be NULL: nothing. */
 void ob_explain_add(struct ob_explain *e, const struct ob_explain_row *row);
-/* A whole subtree under `key`. hidden: only its keys are shown. */
+/* A whole subtree under `key`. hide: of what is under a key that has one of these words only the
+ * keys are shown, "" all, NULL none. */
 void ob_explain_node(struct ob_explain *e, const char *path, const char *key, unsigned depth,
-                     const struct ob_node *node, bool literal, bool hidden);
+                     const struct ob_node *node, bool literal, const char *hide);
 /* YAML: "key: value  # from file:line:column". What is not hidden can be read back. */
 void ob_explain_yaml(const struct ob_explain *e, struct ob_buf *out);
 /* [{"path":…,"value":…,"from":"file:line:column"|"default"},…] without the groups. */

@@ -191,7 +191,7 @@ static void set_list(const struct one *o, const struct ob_node *node)
 static void set_node(const struct one *o, const struct ob_node *node)
 {
     const struct ob_opt *opt = o->opt;
-    bool hidden = opt->flags & OB_OPT_SECRET;
+    const char *hide = opt->flags & OB_OPT_SECRET ? "" : opt->hide;
     if (opt->type == OB_OPT_NODE) {
         memcpy(o->field, &node, sizeof(node));
         return;
@@ -209,7 +209,7 @@ static void set_node(const struct one *o, const struct ob_node *node)
             set_map(o, node);
         else
             set_list(o, node);
-        ob_explain_node(o->l->explain, o->path, opt->name, o->depth, node, false, hidden);
+        ob_explain_node(o->l->explain, o->path, opt->name, o->depth, node, false, hide);
     } else {
         set_scalar(o, node->text);
     }

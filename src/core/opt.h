@@ -38,6 +38,7 @@ struct ob_opt {
     const char *help;    /* one sentence */
     unsigned flags;
     const struct ob_opt *group; /* GROUP: its table, {0}-terminated */
+    const char *hide; /* MAP: "password|secret": values whose key has one of these are hidden */
 };
 
 /* Where a value came from. Columns and lines from 1. */

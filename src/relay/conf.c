@@ -176,7 +176,7 @@ static void load_routes(struct pipe *p)
         struct ob_explain_row unset = {.kind = OB_EXPLAIN_UNSET, .path = path, .key = keys[i]};
         unset.depth = 2;
         if (nodes[i])
-            ob_explain_node(p->ld->l.explain, path, keys[i], 2, nodes[i], true, false);
+            ob_explain_node(p->ld->l.explain, path, keys[i], 2, nodes[i], true, NULL);
         else
             ob_explain_add(p->ld->l.explain, &unset);
     }

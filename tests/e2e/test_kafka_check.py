@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """test_kafka_check - what `check` and the relay say of topics that cannot be made or have no possible
-name, take less than we send or have too few replicas."""
+name, take less than we send or have too few replicas; and that no secret of the client library is shown."""
 
 import time
 
 import pytest
 
 from helpers import SLOW, wait_until
-from test_kafka import config, emit, status
+from test_kafka import ONE, config, emit, status
 
 pytestmark = [
     pytest.mark.slow,
@@ -66,3 +66,22 @@ def test_limits_and_replicas_on_one_broker(outbox, kafka):
     assert what == f"topic {lonely}: of 2 partitions 0 have no leader, 2 too few replicas in sync" and "start the brokers" in fix
     config(outbox, kafka, fine)  # with one broker one replica is all there is: nothing to say
     outbox.run("check")
+
+
+def test_secrets_among_the_properties(outbox):
+    """Neither the text nor the JSON of what was read shows one, nor what is said of brokers that are not there; what is beside
+    them is shown. OAuth needs a library that was built with it: else the property is refused, without its value."""
+    outbox.env["THE_SECRET"] = "opensesame"
+    several = ("ssl.key.pem", "ssl.keystore.password", "sasl.oauthbearer.config")
+    commands = (["check", "--explain"], ["check", "--explain", "--json"], ["check"], ["run", "--once"])
+    for names, argv in [(several, c) for c in commands] + [(("sasl.oauthbearer.client.secret",), commands[0])]:
+        secrets = ", ".join(f"{name}: '${{THE_SECRET}}'" for name in names)
+        outbox.write("outbox.yaml", ONE.format(
+            brokers="127.0.0.1:1", routes="[{topic: t}]", more="", sink=f", properties: {{{secrets}, linger.ms: 7}}"))
+        p = outbox.start(*argv)
+        wait_until(lambda p=p: not p.alive or "sink.down" in p.err, 30, "it ends, or waits for the brokers")
+        p.kill()
+        assert "opensesame" not in p.out + p.err, argv
+        lacking = p.popen.returncode == 78 and len(names) == 1 and "not supported in this build" in p.err
+        if "--explain" in argv and not lacking:
+            assert all(name in p.out for name in names) and p.out.count("(hidden)") == len(names) and "7" in p.out, p.out + p.err

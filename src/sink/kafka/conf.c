@@ -91,7 +91,9 @@ const struct ob_opt ob__kafka_opts[] = {
     {.type = OB_OPT_MAP,
      .name = "properties",
      .offset = AT(properties),
-     .help = "Any property of librdkafka, except those that would lose, repeat or reorder events."},
+     .hide = "password|passphrase|secret|key.pem|oauthbearer.config",
+     .help = "Any property of librdkafka, except those that would lose, repeat or reorder events. "
+             "Secrets among them are never shown."},
     {0},
 };
 
@@ -120,7 +122,6 @@ static const struct {
     {"test.mock.num.brokers", NULL, "it replaces the brokers"},
     {"sasl.password", NULL, "use `password` or `password_file`, which are never shown"},
     {"ssl.key.password", NULL, "use `key_password` or `key_password_file`, which are never shown"},
-    {"ssl.keystore.password", NULL, "it would be shown; use `cert_file`, `key_file`"},
 };
 
 const char *ob__kafka_property(const struct kafka_conf *c, const char *name)

@@ -36,7 +36,7 @@ static const struct ob_opt table[] = {
     {.type = OB_OPT_INT, .name = "count", .def = "3", FIELD(count)},
     {.type = OB_OPT_PCT, .name = "share", .def = "20%", FIELD(share), .min = 0, .max = 100},
     {.type = OB_OPT_ENUM, .name = "mode", .def = "wal", .choices = "log|wal|rows", FIELD(mode)},
-    {.type = OB_OPT_MAP, .name = "props", FIELD(props)},
+    {.type = OB_OPT_MAP, .name = "props", FIELD(props), .hide = "secret|key.pem"},
     {.type = OB_OPT_MAP, .name = "tokens", FIELD(tokens), .flags = OB_OPT_SECRET},
     {.type = OB_OPT_LIST, .name = "hosts", .def = "localhost", FIELD(hosts)},
     {.type = OB_OPT_NODE, .name = "tree", FIELD(tree)},
@@ -352,11 +352,16 @@ static void test_secrets_stay_hidden(void **state)
     struct run r;
     struct ob_buf out;
     ob_buf_init(&out, 0);
-    run(&r, "path: x\npassword: hunter2\ntokens: {a: hunter2, b: hunter2}\n");
+    run(&r, "path: x\npassword: hunter2\ntokens: {a: hunter2, b: hunter2}\n"
+            "props: {client.Secret: hunter2, key.pem: hunter2, key.file: shown1, last: shown2}\n");
     ob_explain_yaml(&r.explain, &out);
     ob_explain_json(&r.explain, &out);
     assert_null(strstr(ob_buf_z(&out), "hunter2"));
     assert_non_null(strstr(ob_buf_z(&out), "password: (hidden)"));
+    assert_non_null(strstr(ob_buf_z(&out), "client.Secret: (hidden)"));
+    assert_non_null(strstr(ob_buf_z(&out), "\"app.props.key.pem\",\"value\":\"(hidden)\""));
+    assert_non_null(strstr(ob_buf_z(&out), "key.file: shown1"));
+    assert_non_null(strstr(ob_buf_z(&out), "last: shown2"));
     assert_non_null(strstr(ob_buf_z(&out), "\"app.tokens.b\",\"value\":\"(hidden)\""));
     check_problems(&r, "");
     int64_t pin = 0;
@@ -445,7 +450,7 @@ static void test_explain_reads_back(void **state)
         ob_buf_init(&out, 0);
         assert_int_equal(ob_yaml_parse(arena, "f", ob_str_c(text), NULL, &root, &err), OB_OK);
         ob_explain_init(&e, arena);
-        ob_explain_node(&e, "x", "x", 0, ob_node_get(root, "x"), literal, false);
+        ob_explain_node(&e, "x", "x", 0, ob_node_get(root, "x"), literal, NULL);
         ob_explain_yaml(&e, &out);
         enum ob_status st = ob_yaml_parse(arena, "f", ob_buf_view(&out), &env, &back, &err);
         assert_string_equal(err.text, "");

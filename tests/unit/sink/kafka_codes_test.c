@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kafka_codes_test - the table of codes, the partitioner, weights, names of topics and properties.
- */
+/* kafka_codes_test - the table of codes, the partitioner, weights, names of topics, properties
+ * and which of these are secret. */
 #include "kafka_place.h"
 
+#include "config/load.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- codes ---- */
 
@@ -206,6 +209,92 @@ static void properties_pass_or_say_why(void **state)
     }
 }
 
+/* ---- secrets ---- */
+
+static char logged[1 << 15];
+
+static void keep_log(const rd_kafka_t *rk, int level, const char *facility, const char *text)
+{
+    (void)rk;
+    (void)level;
+    (void)facility;
+    size_t n = strlen(logged);
+    snprintf(logged + n, sizeof(logged) - n, "%s\n", text);
+}
+
+/* Whether the library leaves the value of a property out when it writes its own settings down. */
+static bool library_hides(const char *name)
+{
+    char text[256], line[200];
+    rd_kafka_conf_t *rc = rd_kafka_conf_new();
+    bool set = rd_kafka_conf_set(rc, name, "opensesame", text, sizeof(text)) == RD_KAFKA_CONF_OK;
+    rd_kafka_conf_set(rc, "debug", "conf", text, sizeof(text));
+    rd_kafka_conf_set_log_cb(rc, keep_log);
+    logged[0] = '\0';
+    rd_kafka_t *rk = set ? rd_kafka_new(RD_KAFKA_PRODUCER, rc, text, sizeof(text)) : NULL;
+    if (rk)
+        rd_kafka_destroy(rk);
+    else
+        rd_kafka_conf_destroy(rc);
+    snprintf(line, sizeof(line), "%s = [redacted]", name);
+    return strstr(logged, line) != NULL;
+}
+
+static bool we_hide(const char *name)
+{
+    char text[300];
+    struct ob_arena *arena = ob_arena_new(4096, 1 << 20);
+    struct ob_problems problems = {.n = 0};
+    struct ob_explain explain;
+    struct ob_loader l = {.arena = arena, .problems = &problems, .explain = &explain};
+    struct kafka_conf conf = {0};
+    const struct ob_opt_part part = {ob__kafka_opts, &conf};
+    struct ob_node *root = NULL;
+    struct ob_err err = {.text = ""};
+    struct ob_buf out;
+    ob_buf_init(&out, 0);
+    ob_explain_init(&explain, arena);
+    snprintf(text, sizeof(text), "{brokers: x, properties: {%s: opensesame}}", name);
+    assert_int_equal(ob_yaml_parse(arena, "f", ob_str_c(text), NULL, &root, &err), OB_OK);
+    ob_load_parts(&l, "", 0, root, NULL, &part, 1);
+    ob_explain_yaml(&explain, &out);
+    assert_non_null(strstr(ob_buf_z(&out), name));
+    bool hidden = !strstr(ob_buf_z(&out), "opensesame");
+    ob_buf_clear(&out);
+    ob_arena_unref(arena);
+    return hidden;
+}
+
+/* Also those that this build of the library does not have. */
+static void secrets_of_the_library_are_hidden(void **state)
+{
+    static const char *const ours[] = {"sasl.oauthbearer.client.secret", "ssl.key.pem",
+                                       "ssl.keystore.password", "sasl.oauthbearer.config",
+                                       "sasl.oauthbearer.assertion.private.key.passphrase"};
+    static const char shown[] = "|sasl.username|ssl.key.location|ssl.ca.pem|"; /* no secrets */
+    (void)state;
+    char *table = NULL, name[128], marked[160];
+    size_t n = 0, found = 0;
+    FILE *f = open_memstream(&table, &n);
+    assert_non_null(f);
+    rd_kafka_conf_properties_show(f);
+    fclose(f);
+    for (char *rest = table, *line; (line = strsep(&rest, "\n")) != NULL;) {
+        if (!strchr(line, '|') || sscanf(line, "%127s", name) != 1 || !library_hides(name))
+            continue;
+        found++;
+        snprintf(marked, sizeof(marked), "|%s|", name);
+        if (!strstr(shown, marked) && !we_hide(name))
+            fail_msg("%s would be shown", name);
+    }
+    free(table);
+    assert_true(found > 4); /* else it is not asked as it should be */
+    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+        assert_true(we_hide(ours[i]));
+    assert_false(we_hide("linger.ms"));
+    assert_false(we_hide("ssl.certificate.pem"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +305,7 @@ int main(void)
         cmocka_unit_test(names_of_topics),
         cmocka_unit_test(headers_of_a_message),
         cmocka_unit_test(properties_pass_or_say_why),
+        cmocka_unit_test(secrets_of_the_library_are_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
