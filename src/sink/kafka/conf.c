@@ -117,6 +117,7 @@ static const struct {
     {"log.queue", NULL, "the log is read by the relay"},
     {"partitioner", "murmur2_random|murmur2|consistent_random|consistent|fnv1a_random|fnv1a",
      "a key must stay in one partition, or its events are not in order"},
+    {"queue.buffering.backpressure.threshold", "1", "an idempotent producer has no other"},
     {"queuing.strategy", "fifo", "later events would overtake earlier ones"},
     {"opaque", NULL, "it belongs to the program"},
     {"test.mock.num.brokers", NULL, "it replaces the brokers"},

@@ -191,6 +191,7 @@ static const struct {
     {"partitioner", "fnv1a_random", NULL},
     {"queuing.strategy", "lifo", "overtake"},
     {"queuing.strategy", "fifo", NULL},
+    {"queue.buffering.backpressure.threshold", "10", "idempotent"},
 };
 
 static void properties_pass_or_say_why(void **state)
