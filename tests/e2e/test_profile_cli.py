@@ -23,13 +23,14 @@ SINK = {"orion": "brokers", "polyshop": "brokers", "microdao": "url", "farmwise"
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_init_needs_only_two_addresses_and_a_name(outbox, db, name):
-    outbox.run("init", "--profile", name, "--source", db.dsn, "--sink", "where:1234", "--service", "my 'service'")
+    where = "amqp://where:1234" if name == "farmwise" else "where:1234"
+    outbox.run("init", "--profile", name, "--source", db.dsn, "--sink", where, "--service", "my 'service'")
     path = outbox.path("outbox.yaml")
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600, "it may hold passwords"
     text = path.read_text()
-    assert f"profile: \"{name}\"" in text and f"{SINK[name]}: \"where:1234\"" in text
+    assert f"profile: \"{name}\"" in text and f"{SINK[name]}: \"{where}\"" in text
     # with a sink that every build has it is a config that runs
-    outbox.write("outbox.yaml", text.replace(f"      {SINK[name]}: \"where:1234\"", "      {type: file, path: x.jsonl}".replace("{", "").replace("}", "").replace(", ", "\n      ")))
+    outbox.write("outbox.yaml", text.replace(f"      {SINK[name]}: \"{where}\"", "      {type: file, path: x.jsonl}".replace("{", "").replace("}", "").replace(", ", "\n      ")))
     outbox.run("schema", "--profile", name, "--apply")
     assert db.one(f"select count(*)::int from {TABLES[name]}") == 0
     again = outbox.run("schema", "--profile", name, "--apply").out
