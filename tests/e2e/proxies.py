@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """proxies - what stands between the relay and a broker and spoils a little: cuts connections, swallows or turns the answer to one
-message. They read the protocols from their descriptions; a message is known by a word in its body."""
+message, keeps a request back. They read the protocols from their descriptions; a message is known by a word in its body."""
 
 import json
 import socket
@@ -48,7 +48,11 @@ class Proxy(threading.Thread):
                     target.sendall(data)
         except OSError:
             pass
-        for s in (source, target):
+        self.shut(source, target)
+
+    @staticmethod
+    def shut(*sockets):
+        for s in sockets:
             try:
                 s.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -60,11 +64,7 @@ class Proxy(threading.Thread):
 
     def cut(self):
         with self.lock:
-            for s in self.open:
-                try:
-                    s.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
+            self.shut(*self.open)
             self.open.clear()
 
     def on(self):
@@ -239,3 +239,69 @@ class Refuse(Proxy):
 
     def way(self, client, server):
         return RefuseWay(client, self.decide)
+
+
+class LateWay(Way):
+    def __init__(self, proxy, server):
+        self.proxy, self.server = proxy, server
+        self.out, self.back, self.kept = b"", b"", []
+        self.asked = self.answers = 0
+
+    def frames(self, data):
+        """Whole requests or answers at the start of data, and the rest."""
+        found = []
+        while len(data) >= 4 and len(data) >= (n := struct.unpack(">I", data[:4])[0] + 4):
+            found.append(data[:n])
+            data = data[n:]
+        return found, data
+
+    def sent(self, data):
+        found, self.out = self.frames(self.out + data)
+        through = b""
+        for f in found:
+            if f[4:6] == b"\0\0" and self.proxy.decide(self, f):  # Produce
+                self.kept.append(f)
+            else:
+                self.asked += 1
+                through += f
+        return through
+
+    def answered(self, data):
+        found, self.back = self.frames(self.back + data)
+        self.answers += len(found)
+        return data
+
+    def release(self):
+        """The server gets what was kept back, and has answered when this returns."""
+        self.asked += len(self.kept)
+        self.server.sendall(b"".join(self.kept))
+        self.kept = []
+        until = time.monotonic() + 20
+        while self.answers < self.asked and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+class Late(Proxy):
+    """Kafka: decide(way, request) of every Produce keeps that request back until way.release(), also when its sender has gone."""
+
+    def __init__(self, decide):
+        self.decide = decide
+        super().__init__(0)  # the port is known when the server has been told ours
+
+    def way(self, client, server):
+        return LateWay(self, server)
+
+    def copy(self, source, target, through):
+        way = through.__self__
+        try:
+            while data := source.recv(65536):
+                data = through(data)
+                try:
+                    target.sendall(data)
+                except OSError:
+                    if not way.kept and way.answers >= way.asked:
+                        break
+        except OSError:
+            pass
+        if not way.kept:
+            self.shut(source, target)

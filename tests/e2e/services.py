@@ -211,7 +211,7 @@ class Pgbouncer:
 class Kafka:
     """A broker, or a cluster of three. Looked at by clients that are not ours: kafka-python and kcat."""
 
-    def __init__(self, nodes=1, secure=False, conf=(), disk=None):
+    def __init__(self, nodes=1, secure=False, conf=(), disk=None, proxied=0):
         self.client = pytest.importorskip("kafka", reason="skipped: there is no python3-kafka")
         if not shutil.which("kcat"):
             pytest.skip("skipped: there is no kcat")
@@ -219,6 +219,7 @@ class Kafka:
         for line in conf:
             args += ["--conf", line]
         args += ["--disk", disk] if disk else []
+        args += ["--proxied", proxied] if proxied else []
         self.env = call("kafka", *args, *(["--secure"] if secure else []), timeout=400)
         self.dir, self.brokers = self.env["KAFKA_DIR"], self.env["KAFKA_BROKERS"]
         self.topics = 0
