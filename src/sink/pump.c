@@ -210,14 +210,14 @@ enum ob_status ob_pump_open(const struct ob_sink_env *env, const struct ob_pump_
         st = ob_err_set(err, OB_FATAL, "cannot make its queue: %s", strerror(errno));
     for (size_t i = 0; st == OB_OK && i < cap; i++)
         p->free[i] = (uint32_t)(cap - 1 - i);
+    *out = p; /* before its thread, which calls what uses it */
     if (st == OB_OK)
         st = start(p, err);
     if (st != OB_OK) {
+        *out = NULL;
         ob_pump_close(p, 0);
-        return st;
     }
-    *out = p;
-    return OB_OK;
+    return st;
 }
 
 int ob_pump_fd(const struct ob_pump *p)
