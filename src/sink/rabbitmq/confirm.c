@@ -217,14 +217,12 @@ static void end_all(struct ob_sink *s, int code, const char *why)
     }
 }
 
-/* The server has come to the last question, which stood behind all that was sent: that closed
- * nothing. */
-static void outlived(struct ob_sink *s)
+void ob_rabbit_outlived(struct ob_sink *s)
 {
     struct rabbit_sent *e;
     s->asked -= s->asked > 0;
     for (uint64_t at = 0; s->asked == 0 && (e = ob_rabbit_sent_next(s, &at));)
-        e->cleared = true;
+        e->cleared = e->cleared || e->tag <= s->asked_tag;
 }
 
 static enum ob_status channel_closed(struct ob_sink *s, const amqp_channel_close_t *c,
@@ -267,7 +265,7 @@ static enum ob_status method(struct ob_sink *s, const amqp_method_t *m, struct o
     case AMQP_CHANNEL_CLOSE_METHOD:
         return channel_closed(s, m->decoded, err);
     case AMQP_BASIC_QOS_OK_METHOD:
-        outlived(s);
+        ob_rabbit_outlived(s);
         return OB_OK;
     case AMQP_CONNECTION_BLOCKED_METHOD: {
         const amqp_connection_blocked_t *b = m->decoded;

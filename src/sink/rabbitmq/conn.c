@@ -191,7 +191,7 @@ enum ob_status ob_rabbit_channel(struct ob_sink *s, struct ob_err *err)
         return ob_err_set(err, OB_DOWN, "cannot open a channel: %s", why);
     }
     ob_rabbit_sent_reset(s);
-    s->asked = 0;
+    s->asked = s->asked_tag = 0;
     memset(s->confirmed, 0, sizeof(s->confirmed));
     memset(s->returns, 0, sizeof(s->returns));
     s->returning = false;

@@ -137,6 +137,7 @@ static enum ob_status ask_behind(struct ob_sink *s, struct ob_err *err)
     }
     s->alone--;
     s->asked++;
+    s->asked_tag = s->next - 1;
     return OB_OK;
 }
 

@@ -73,12 +73,13 @@ struct ob_sink {
     size_t n_queues;
 
     amqp_connection_state_t conn;
-    unsigned host;  /* the next one to try */
-    bool broken;    /* no polite goodbye */
-    uint64_t alone; /* so many more are sent one at a time: one of them closes channels */
-    uint64_t asked; /* questions behind them that are not answered */
-    int sndbuf;     /* bytes that the socket holds */
-    size_t room;    /* of them, at least so many were free when last asked, less what was sent */
+    unsigned host;      /* the next one to try */
+    bool broken;        /* no polite goodbye */
+    uint64_t alone;     /* so many more are sent one at a time: one of them closes channels */
+    uint64_t asked;     /* questions behind them that are not answered */
+    uint64_t asked_tag; /* the last publish before the last of these */
+    int sndbuf;         /* bytes that the socket holds */
+    size_t room; /* of them, at least so many were free when last asked, less what was sent */
     uint64_t taken[RABBIT_GATHER]; /* delivered and not told yet */
     size_t n_taken;
     bool full;           /* the last publish found no room */
@@ -178,6 +179,9 @@ void ob_rabbit_sent_pass(struct ob_sink *s);
 
 enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                               struct ob_err *err);
+/* The server has come to one of the questions. With the last of them it is behind all that was sent
+ * before that, which closed nothing. */
+void ob_rabbit_outlived(struct ob_sink *s);
 /* Those that are delivered are told together, before any other verdict and at the end of a turn. */
 void ob_rabbit_tell(struct ob_sink *s);
 /* A return of the message with this id; it comes before the confirm. return_text: what is wrong. */

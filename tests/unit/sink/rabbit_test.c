@@ -300,6 +300,24 @@ static void exchanges_are_known_until_they_are_forgotten(void **state)
     free(k.hashes);
 }
 
+/* What was sent behind the last question, before its answer came, is still a suspect; and an answer
+ * that is not the last says nothing. */
+static void an_answer_clears_what_stood_before_its_question(void **state)
+{
+    (void)state;
+    struct watched w;
+    begin(&w, 2);
+    rabbit->asked = 2;
+    rabbit->asked_tag = 2;
+    publish(&w, 1);
+    ob_rabbit_outlived(rabbit);
+    assert_false(ob_rabbit_sent_at(rabbit, 1)->cleared);
+    ob_rabbit_outlived(rabbit);
+    assert_true(ob_rabbit_sent_at(rabbit, 1)->cleared && ob_rabbit_sent_at(rabbit, 2)->cleared);
+    assert_false(ob_rabbit_sent_at(rabbit, 3)->cleared);
+    watched_close(&w, 0);
+}
+
 /* Two returns, then one confirm for both: each has its own reason. */
 static void a_return_has_its_own_reason(void **state)
 {
@@ -388,6 +406,7 @@ int main(void)
         cmocka_unit_test(what_is_cancelled_makes_place),
         cmocka_unit_test(what_is_late_and_cancelled_makes_place),
         cmocka_unit_test(exchanges_are_known_until_they_are_forgotten),
+        cmocka_unit_test(an_answer_clears_what_stood_before_its_question),
         cmocka_unit_test(a_return_has_its_own_reason),
         cmocka_unit_test(each_unroutable_key_is_named_once),
     };
