@@ -59,60 +59,91 @@ static int number_at(struct ob_str json, struct ob_str pointer)
     return (int)strtol(text, NULL, 10);
 }
 
-static bool has(struct ob_str json, struct ob_str pointer, enum ob_jtype want)
+static bool find_value(struct ob_str json, struct ob_str pointer, enum ob_jtype want,
+                       struct ob_str *raw)
 {
-    struct ob_str raw;
     enum ob_jtype type;
     struct ob_err err;
-    return ob_json_pointer(json, pointer, &raw, &type, &err) == OB_OK && type == want;
+    return ob_json_pointer(json, pointer, raw, &type, &err) == OB_OK && type == want;
 }
 
-/* {"stream":"NAME","seq":N as every server writes it; anything else is read with care. */
-static bool plain_ack(const char *data, size_t n)
+/* A sequence of a stream: digits, at least 1, within 64 bits. */
+static bool is_sequence(struct ob_str t)
 {
-    static const char head[] = "{\"stream\":\"", mid[] = "\"seq\":";
-    const char *end = data + n, *p = data + sizeof(head) - 1;
-    if (n < sizeof(head) || data[n - 1] != '}' || memcmp(data, head, sizeof(head) - 1) != 0)
+    for (size_t i = 0; i < t.n; i++)
+        if (t.p[i] < '0' || t.p[i] > '9')
+            return false;
+    return t.n > 0 && t.n <= 20 && t.p[0] != '0';
+}
+
+/* {"stream":"NAME","seq":N} with or without "duplicate":true at its end, as every server writes it;
+ * any other form is parsed in full. */
+static bool is_plain_ack(struct ob_str t)
+{
+    static const char head[] = "{\"stream\":\"",
+                      mid[] = "\"seq\":", twice[] = ",\"duplicate\":true";
+    const char *end = t.p + t.n, *p = t.p + sizeof(head) - 1;
+    if (t.n < sizeof(head) || end[-1] != '}' || memcmp(t.p, head, sizeof(head) - 1) != 0)
         return false;
+    const char *name = p;
     while (p < end && *p != '"' && *p != '\\')
         p++;
-    if (p == end || *p++ != '"' || p == end || *p++ != ',')
+    if (p == name || p == end || *p++ != '"' || p == end || *p++ != ',')
         return false;
     while (p < end && *p == ' ')
         p++;
-    return (size_t)(end - p) > sizeof(mid) && memcmp(p, mid, sizeof(mid) - 1) == 0 &&
-           strchr(" 123456789", p[sizeof(mid) - 1]) && !memchr(p, '{', (size_t)(end - p));
+    if ((size_t)(end - p) <= sizeof(mid) || memcmp(p, mid, sizeof(mid) - 1) != 0)
+        return false;
+    p += sizeof(mid) - 1;
+    const char *seq = p;
+    while (p < end && *p >= '0' && *p <= '9')
+        p++;
+    if (!is_sequence((struct ob_str){seq, (size_t)(p - seq)}))
+        return false;
+    if ((size_t)(end - p) == sizeof(twice) && memcmp(p, twice, sizeof(twice) - 1) == 0)
+        p += sizeof(twice) - 1;
+    return p + 1 == end; /* the closing brace */
 }
 
-enum ob_verdict ob_nats_answer(const char *data, size_t n, bool no_responders, int *code,
+static enum ob_verdict read_error(struct ob_str error, int *code, char why[256])
+{
+    struct ob_str text = OB_STR("\"\"");
+    *code = number_at(error, OB_STR("/err_code"));
+    (void)find_value(error, OB_STR("/description"), OB_J_STRING, &text);
+    snprintf(why, 256, "NATS %d: %.*s", *code, (int)(text.n < 200 ? text.n : 200), text.p);
+    return ob_nats_code_verdict(*code, number_at(error, OB_STR("/code")));
+}
+
+enum ob_verdict ob_nats_answer(struct ob_str data, bool no_responders, bool once, int *code,
                                char why[256])
 {
-    struct ob_str json = {data, n}, raw;
-    enum ob_jtype type;
-    struct ob_err err;
+    static const char api[] = "\"io.nats.";
+    struct ob_str raw, stream, seq;
     *code = 0;
     why[0] = '\0';
     if (no_responders) {
         snprintf(why, 256, "no responders: no stream takes this subject");
         return OB_V_BLOCKED;
     }
-    if (plain_ack(data, n))
+    if (is_plain_ack(data))
         return OB_V_DELIVERED;
-    if (ob_json_pointer(json, OB_STR("/error"), &raw, &type, &err) == OB_OK &&
-        type == OB_J_OBJECT) {
-        struct ob_str error = raw, text = OB_STR("\"\"");
-        *code = number_at(error, OB_STR("/err_code"));
-        if (ob_json_pointer(error, OB_STR("/description"), &raw, &type, &err) == OB_OK)
-            text = raw;
-        snprintf(why, 256, "NATS %d: %.*s", *code, (int)(text.n < 200 ? text.n : 200), text.p);
-        return ob_nats_code_verdict(*code, number_at(error, OB_STR("/code")));
+    bool typed = find_value(data, OB_STR("/type"), OB_J_STRING, &raw);
+    if (typed && raw.n >= sizeof(api) - 1 && memcmp(raw.p, api, sizeof(api) - 1) == 0) {
+        /* Blocked would send the request again, with each probe. */
+        snprintf(why, 256,
+                 "the topic is a request to the NATS API, which answered %.*s; it is not sent "
+                 "again",
+                 (int)(raw.n < 120 ? raw.n : 120), raw.p);
+        return OB_V_REJECT;
     }
-    /* duplicate: true is there too, and is success. */
-    if (has(json, OB_STR("/stream"), OB_J_STRING) && has(json, OB_STR("/seq"), OB_J_NUMBER))
-        return OB_V_DELIVERED;
-    snprintf(
-        why, 256,
-        "the answer is not of a stream: another program answers on this subject, and no stream "
-        "takes it");
-    return OB_V_BLOCKED;
+    if (!typed && find_value(data, OB_STR("/error"), OB_J_OBJECT, &raw))
+        return read_error(raw, code, why);
+    if (!typed && find_value(data, OB_STR("/stream"), OB_J_STRING, &stream) && stream.n > 2 &&
+        find_value(data, OB_STR("/seq"), OB_J_NUMBER, &seq) && is_sequence(seq))
+        return OB_V_DELIVERED; /* duplicate: true is success too */
+    snprintf(why, 256,
+             "the answer is not an acknowledgement of a stream: another program answers on this "
+             "subject%s",
+             once ? "; it is not sent again" : ", and no stream takes it");
+    return once ? OB_V_REJECT : OB_V_BLOCKED;
 }

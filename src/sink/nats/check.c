@@ -186,6 +186,15 @@ static const char *maker(const struct looking *l, const char *topic)
 static void look_topic(struct looking *l, const char *topic)
 {
     char what[400];
+    if (ob_nats_subject_reserved(l->conf, ob_str_c(topic))) {
+        bool allowed = ob_nats_subject_allowed(l->conf, ob_str_c(topic));
+        snprintf(what, sizeof(what), "subject %.150s is %s", topic,
+                 allowed ? "allowed by allow_subjects; not tried, since a publish may change the "
+                           "server"
+                         : "reserved: its events would be rejected");
+        tell(l, allowed, what, "use another topic, or name the subject in allow_subjects");
+        return;
+    }
     const jsStreamConfig *c = taker(l, topic);
     const char *made = c ? NULL : maker(l, topic);
     if (c)
@@ -241,6 +250,13 @@ static void look_right(struct looking *l, const char *inbox, const char *subject
     }
 }
 
+/* An empty message to a reserved subject could be a request to the server's API. */
+static bool may_try(const struct looking *l, const char *subject)
+{
+    return ob_nats_subject_fits(ob_str_c(subject)) &&
+           !ob_nats_subject_reserved(l->conf, ob_str_c(subject));
+}
+
 /* Subjects that are known: of routes, and declared ones. Where there are wildcards only an event
  * tells. */
 static void look_rights(struct looking *l)
@@ -256,12 +272,12 @@ static void look_rights(struct looking *l)
         tell(l, false, what, fix);
     }
     for (size_t i = 0; may == NATS_RIGHT_YES && i < l->env->n_topics; i++)
-        if (ob_nats_subject_fits(ob_str_c(l->env->topics[i])))
+        if (may_try(l, l->env->topics[i]))
             look_right(l, inbox, l->env->topics[i], true);
     for (size_t i = 0; may == NATS_RIGHT_YES && i < declared->n; i++)
         for (size_t k = 0; k < declared->list[i].n_subjects; k++) {
             const char *subject = declared->list[i].subjects[k];
-            bool known = !ob_nats_subject_fits(ob_str_c(subject));
+            bool known = !may_try(l, subject);
             for (size_t t = 0; t < l->env->n_topics; t++)
                 known = known || strcmp(subject, l->env->topics[t]) == 0;
             if (!known)

@@ -254,9 +254,10 @@ static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, v
     char why[256];
     int code;
     bool none = natsMsg_IsNoResponders(msg);
-    enum ob_verdict v =
-        ob_nats_answer(natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg), none, &code, why);
-    uint64_t ticket = strtoull(subject + x->inbox_n, NULL, 16);
+    char *end;
+    uint64_t ticket = strtoull(subject + x->inbox_n, &end, 16);
+    struct ob_str data = {natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg)};
+    enum ob_verdict v = ob_nats_answer(data, none, *end == NATS_ONCE, &code, why);
     if (v == OB_V_DELIVERED && !x->chained) {
         ob_nats_spent_add(&x->answers, msg, (size_t)natsMsg_GetDataLength(msg));
         gather(x, sub, ticket);
@@ -286,7 +287,7 @@ static struct nats_session *session_new(struct ob_sink *s)
     atomic_store(&x->refs, 1);
     char id[OB_UUID_TEXT];
     ob_uuid7_text(id);
-    int n = snprintf(x->inbox, sizeof(x->inbox) - 4, "%.40s.%s.", s->conf->inbox_prefix, id);
+    int n = snprintf(x->inbox, sizeof(x->inbox) - 4, "%s.%s.", s->conf->inbox_prefix, id);
     x->inbox_n = (size_t)n;
     return x;
 }

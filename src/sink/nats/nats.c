@@ -79,6 +79,12 @@ static const struct ob_opt nats_opts[] = {
      .def = "_INBOX",
      .offset = AT(inbox_prefix),
      .help = "Where acknowledgements come to; the user must be allowed to subscribe below it."},
+    {.type = OB_OPT_LIST,
+     .name = "allow_subjects",
+     .offset = AT(allow_subjects),
+     .help = "Reserved subjects that events may be published to, with NATS wildcards, for example "
+             "`$KV.prices.>`. Reserved are subjects that begin with `$` or `_INBOX` and those "
+             "below inbox_prefix; events with such a topic are rejected unless listed here."},
     {.type = OB_OPT_NODE,
      .name = "streams",
      .offset = AT(streams),
@@ -153,10 +159,11 @@ static const struct ob_opt nats_opts[] = {
 
 static enum ob_status validate(const void *conf, const struct ob_opt_pos *pos, struct ob_err *err)
 {
-    (void)pos;
     const struct ob_sink_nats_conf *c = conf;
     const struct ob_opt_map *prefixes = &c->stream_prefixes;
     size_t streams = 0;
+    if (ob_nats_subject_validate(c, pos, err) != OB_OK)
+        return OB_FATAL;
     for (size_t i = 0; c->single_writer && i < prefixes->n; i++) {
         bool known = false;
         for (size_t k = 0; k < i && !known; k++)

@@ -14,6 +14,8 @@
 
 #define NATS_GATHER 128
 #define NATS_SPENT_BYTES (256 << 10) /* of messages that wait to be freed */
+#define NATS_INBOX_PREFIX 40         /* bytes of inbox_prefix */
+#define NATS_ONCE 'x'                /* ends the inbox of a message that is never sent again */
 #define NATS_LEFT_OUT 32             /* names of headers that are told about */
 
 enum { OB_NATS_DECLARE_OFF, OB_NATS_DECLARE_CHECK, OB_NATS_DECLARE_CREATE };
@@ -26,7 +28,7 @@ struct ob_sink_nats_conf {
     const char *inbox_prefix;
     int declare, content_type_header;
     const struct ob_node *streams;
-    struct ob_opt_list stream_files;
+    struct ob_opt_list stream_files, allow_subjects;
     struct ob_opt_map stream_prefixes;
     int64_t window, max_payload, connect_timeout_ms, ping_interval_ms, outage_ms;
 };
@@ -65,8 +67,6 @@ struct nats_declaring {
 enum ob_status ob_nats_streams_declare(struct nats_streams *s, natsConnection *nc,
                                        const struct ob_log *log, const struct nats_declaring *how,
                                        struct ob_err *err);
-/* Whether a subject is taken by a pattern with `*` and `>`. */
-bool ob_nats_subject_match(const char *pattern, struct ob_str subject);
 
 /* Messages that are over. The library frees them in a thread of its own and wakes that for each one
  * that finds it asleep: given to it together they cost one change of threads and not one each. */
@@ -123,14 +123,26 @@ void ob_nats_disconnect(struct ob_sink *s);
 
 enum ob_status ob_nats_send(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m,
                             struct ob_err *err);
-/* Tokens between dots, none empty, no wildcard, nothing that ends the protocol's word. */
+/* Tokens between dots, none empty, no wildcard, no space or control character. */
 bool ob_nats_subject_fits(struct ob_str t);
+/* Whether it may be the name of a stream; empty: yes, no stream is named. */
+bool ob_nats_stream_fits(struct ob_str t);
+/* Whether a subject matches a pattern with `*` and `>`. */
+bool ob_nats_subject_match(const char *pattern, struct ob_str subject);
+/* Whether the server or a client acts on a publish to it: $…, _INBOX…, below inbox_prefix. */
+bool ob_nats_subject_reserved(const struct ob_sink_nats_conf *c, struct ob_str subject);
+/* Whether allow_subjects covers it. */
+bool ob_nats_subject_allowed(const struct ob_sink_nats_conf *c, struct ob_str subject);
+/* Checks inbox_prefix and allow_subjects when the config file is read. */
+enum ob_status ob_nats_subject_validate(const struct ob_sink_nats_conf *c,
+                                        const struct ob_opt_pos *pos, struct ob_err *err);
 /* The stream that is to take it, or nothing; of a letter: its event. */
 struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct ob_msg *m);
 
-/* What an answer means. OB_V_DELIVERED: taken. *code: of the server, or 0. why: if not delivered.
- */
-enum ob_verdict ob_nats_answer(const char *data, size_t n, bool no_responders, int *code,
+/* What an answer means. OB_V_DELIVERED: the stream acknowledged it, which only an object with
+ * stream, seq and no `type` does. once: the request must not be repeated; whatever answered it
+ * without being a stream rejects it. *code: of the server, or 0. why: if not delivered. */
+enum ob_verdict ob_nats_answer(struct ob_str data, bool no_responders, bool once, int *code,
                                char why[256]);
 enum ob_verdict ob_nats_code_verdict(int err_code, int http_code);
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <strings.h>
 
-#define MAX_SUBJECT 4000 /* the server's protocol line has 4096 bytes */
 #define MAX_HEADERS 65535
 #define TOO_LARGE "larger than the server's max_payload"
 
@@ -14,22 +13,6 @@ static bool reject(struct ob_sink *s, uint64_t ticket, const char *why)
 {
     ob_pump_done(s->pump, ticket, OB_V_REJECT, why);
     return false;
-}
-
-bool ob_nats_subject_fits(struct ob_str t)
-{
-    bool start = true;
-    if (t.n == 0 || t.n > MAX_SUBJECT)
-        return false;
-    for (size_t i = 0; i < t.n; i++) {
-        unsigned char c = (unsigned char)t.p[i];
-        bool last = i + 1 == t.n || t.p[i + 1] == '.';
-        if (c <= ' ' || c == 0x7f || (c == '.' && (start || i + 1 == t.n)) ||
-            ((c == '*' || c == '>') && start && last))
-            return false;
-        start = c == '.';
-    }
-    return true;
 }
 
 static bool name_fits(struct ob_str t)
@@ -119,17 +102,24 @@ static bool message_fits(struct ob_sink *s, uint64_t ticket, const struct ob_msg
 {
     if (!ob_nats_subject_fits(m->topic))
         return reject(s, ticket,
-                      "its topic cannot be a NATS subject: words between single dots, "
+                      "the topic cannot be a NATS subject: tokens between single dots, "
                       "no spaces, no wildcards, at most 4000 bytes");
+    if (ob_nats_subject_reserved(s->conf, m->topic) && !ob_nats_subject_allowed(s->conf, m->topic))
+        return reject(s, ticket,
+                      "the topic is a reserved NATS subject ($…, _INBOX… or below inbox_prefix); "
+                      "the sink's allow_subjects can allow it");
+    if (!m->letter && !ob_nats_stream_fits(m->stream))
+        return reject(s, ticket,
+                      "its stream cannot be the name of a NATS stream: at most 255 characters "
+                      "without spaces and . * > / \\");
     for (size_t i = 0; i < m->n_headers; i++)
         if (!is_order(m->headers[i].name) &&
             (!name_fits(m->headers[i].name) || !value_fits(m->headers[i].value)))
             return reject(s, ticket,
                           "a header cannot be carried by NATS: its name has a space, a "
                           "colon or a control character, or its value a line break");
-    if (!value_fits(m->id) || m->id.n == 0 || !value_fits(m->stream) ||
-        !value_fits(m->content_type))
-        return reject(s, ticket, "its id, stream or content type cannot be a NATS header");
+    if (!value_fits(m->id) || m->id.n == 0 || !value_fits(m->content_type))
+        return reject(s, ticket, "its id or content type cannot be a NATS header");
     return true;
 }
 
@@ -181,15 +171,17 @@ static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m,
     return st;
 }
 
-/* The inbox of a ticket: "…%llx". Formatting it the usual way is a thirtieth of the sink's time. */
-static void reply_of(const struct nats_session *x, uint64_t ticket, char *out)
+/* The inbox of a ticket: "…%llx", with NATS_ONCE after it where the subject is a reserved one.
+ * snprintf() took a thirtieth of the sink's time here. */
+static void reply_of(const struct nats_session *x, uint64_t ticket, bool once, char *out)
 {
     unsigned n = 1;
     for (uint64_t rest = ticket >> 4; rest; rest >>= 4)
         n++;
     memcpy(out, x->inbox, x->inbox_n);
     out += x->inbox_n;
-    out[n] = '\0';
+    out[n] = once ? NATS_ONCE : '\0';
+    out[n + 1] = '\0';
     for (; n > 0; ticket >>= 4)
         out[--n] = "0123456789abcdef"[ticket & 15];
 }
@@ -198,7 +190,7 @@ static natsStatus build(struct ob_sink *s, uint64_t ticket, const struct ob_msg 
                         const struct orders *o, natsMsg **out)
 {
     char reply[sizeof(s->session->inbox) + 20];
-    reply_of(s->session, ticket, reply);
+    reply_of(s->session, ticket, ob_nats_subject_reserved(s->conf, m->topic), reply);
     ob_buf_reset(&s->text);
     size_t subject = text_put(s, m->topic);
     natsStatus st = s->text.failed
@@ -214,6 +206,8 @@ static enum nats_link_to give_orders(struct ob_sink *s, uint64_t ticket, const s
                                      struct orders *o)
 {
     struct ob_str named = ob_nats_stream_of(s->conf, m);
+    if (!ob_nats_stream_fits(named))
+        named = OB_STR(""); /* of a dead letter; message_fits() rejected the event for it */
     o->stream = m->letter ? OB_STR("") : named;
     o->linked = s->conf->single_writer;
     if (o->linked && m->letter) {

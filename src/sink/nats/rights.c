@@ -28,7 +28,7 @@ enum nats_right ob_nats_may_hear(natsConnection *nc, const struct ob_sink_nats_c
 {
     char id[OB_UUID_TEXT];
     ob_uuid7_text(id);
-    snprintf(inbox, 96, "%.40s.%s", c->inbox_prefix, id);
+    snprintf(inbox, 96, "%s.%s", c->inbox_prefix, id);
     natsStatus st = natsConnection_SubscribeSync(out, nc, inbox);
     if (st != NATS_OK) {
         snprintf(why, 300, "%s", natsStatus_GetText(st));
@@ -50,8 +50,9 @@ static enum nats_right answered(natsSubscription *answers, char why[300])
     bool none = st == NATS_NO_RESPONDERS || natsMsg_IsNoResponders(msg);
     enum ob_verdict v = OB_V_BLOCKED;
     if (!none)
-        v = ob_nats_answer(natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg), false, &code,
-                           text);
+        v = ob_nats_answer(
+            (struct ob_str){natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg)}, false, false,
+            &code, text);
     natsMsg_Destroy(msg);
     if (none || code == WRONG_STREAM)
         return none ? NATS_RIGHT_UNHEARD : NATS_RIGHT_YES;

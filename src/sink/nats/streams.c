@@ -152,23 +152,6 @@ void ob_nats_streams_clear(struct nats_streams *s)
     *s = (struct nats_streams){0};
 }
 
-bool ob_nats_subject_match(const char *pattern, struct ob_str subject)
-{
-    const char *p = pattern, *s = subject.p, *end = s + subject.n;
-    while (*p) {
-        size_t pn = strcspn(p, ".");
-        const char *dot = s < end ? memchr(s, '.', (size_t)(end - s)) : NULL;
-        size_t sn = (size_t)((dot ? dot : end) - s);
-        if (pn == 1 && *p == '>')
-            return s < end;
-        if (s >= end || !((pn == 1 && *p == '*') || (pn == sn && memcmp(p, s, sn) == 0)))
-            return false;
-        p += pn + (p[pn] == '.');
-        s += sn + (dot != NULL);
-    }
-    return s >= end;
-}
-
 static natsStatus make(jsCtx *js, const struct nats_stream *d, jsOptions *o,
                        const struct ob_log *log, struct ob_err *err)
 {
