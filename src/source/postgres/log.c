@@ -305,6 +305,7 @@ static void log_stop(struct ob_source *s)
     ob_pg_past_clear(l);
     ob_pg_place_clear(&l->at);
     ob_pg_place_clear(&l->durable);
+    ob_pg_place_clear(&l->complete_at);
     ob_pg_close(&l->rd);
     free(l);
     s->state = NULL;
@@ -407,7 +408,8 @@ static void log_rewind(struct ob_source *s)
     ob_pg_ring_drop(&l->ring, l->ring.tail);
     l->given = l->last_ref = l->ring.tail;
     l->more = false;
-    l->poll_at = 0;
+    l->complete = 0; /* a peek compares with a complete round: there is none now */
+    l->poll_at = l->idle_ms = 0;
     s->fence_first = l->durable_fence;
     ob_pg_place_set(&l->at, &l->durable);
     if (load_recorded(s, &err) != OB_OK)

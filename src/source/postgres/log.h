@@ -40,11 +40,12 @@ struct log_state {
     /* the page that is handed out */
     PGresult *page;
     int row;
-    bool *skip;        /* of its rows: already parked or dead; NULL: none is */
-    bool more;         /* the last round was full */
-    uint64_t rounds;   /* begun so far */
-    uint64_t complete; /* the last one that was taken if it found all there was, else 0 */
-    unsigned peeks;    /* in a row that saw something; so many rounds are whole ones after some */
+    bool *skip;               /* of its rows: already parked or dead; NULL: none is */
+    bool more;                /* the last round was full */
+    uint64_t rounds;          /* begun so far */
+    uint64_t complete;        /* the last one that was taken if it found all there was, else 0 */
+    struct place complete_at; /* where that one ended */
+    unsigned peeks; /* in a row that saw something; so many rounds are whole ones after some */
     unsigned no_peek;
     uint64_t quiet; /* peeks that saw nothing, so far */
     int64_t poll_at, idle_ms;

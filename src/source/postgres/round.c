@@ -330,6 +330,8 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
     bool ok = q && move(s, l, &at, q);
     if (ok)
         ob_pg_place_set(&l->at, &at);
+    if (ok && l->complete)
+        ob_pg_place_set(&l->complete_at, &at);
     ob_pg_place_clear(&at);
     ob_pg_snap_unref(q);
     return ok ? OB_OK : ob_pg_round_lost(s, "no memory for a page of events", err);

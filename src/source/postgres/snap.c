@@ -71,6 +71,17 @@ void ob_pg_place_set(struct place *to, const struct place *from)
     to->adopt_pos = from->adopt_pos;
 }
 
+static bool same_snap(const struct snap *a, const struct snap *b)
+{
+    return a == b || (a && b && strcmp(a->text, b->text) == 0);
+}
+
+bool ob_pg_place_same(const struct place *a, const struct place *b)
+{
+    return a->pos == b->pos && a->late_pos == b->late_pos && a->adopt_pos == b->adopt_pos &&
+           same_snap(a->snap, b->snap) && same_snap(a->late_snap, b->late_snap);
+}
+
 static bool grow(struct place_ring *r)
 {
     uint64_t cap = r->cap ? r->cap * 2 : 4096;

@@ -28,6 +28,7 @@ struct place {
 
 void ob_pg_place_clear(struct place *p);
 void ob_pg_place_set(struct place *to, const struct place *from);
+bool ob_pg_place_same(const struct place *a, const struct place *b);
 void ob_pg_snap_set(struct snap **at, struct snap *x); /* takes a reference of its own */
 
 /* The places behind claimed events: a ring from head to tail. Ordinals count from 1. */

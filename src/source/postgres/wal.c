@@ -61,7 +61,7 @@ static enum ob_status wal_claim(struct ob_source *s, size_t max, size_t max_byte
     struct wal_state *w = wal_of(s);
     if (max == 0)
         return OB_AGAIN;
-    if (w->phase == WAL_TABLE)
+    if (!wal_streams(w))
         return ob_pg_wal_table_claim(s, max, max_bytes, out, err);
     enum ob_status st = w->streaming ? OB_OK : ob_pg_wal_open(s, err);
     if (st == OB_OK)
@@ -80,16 +80,18 @@ static enum ob_status wal_claim(struct ob_source *s, size_t max, size_t max_byte
 static int wal_wait_fd(const struct ob_source *s)
 {
     const struct wal_state *w = wal_of(s);
-    if (w->phase == WAL_TABLE)
-        return w->table_reader && !w->switching ? w->table_reader->wait_fd(s) : -1;
+    if (!wal_streams(w))
+        return w->table_reader && ob_handover_reads(&w->handover) ? w->table_reader->wait_fd(s)
+                                                                  : -1;
     return w->streaming && !w->waiting ? ob_pg_fd(&w->repl) : -1;
 }
 
 static int64_t wal_wake_at(const struct ob_source *s)
 {
     const struct wal_state *w = wal_of(s);
-    if (w->phase == WAL_TABLE) {
-        int64_t at = w->table_reader && !w->switching ? w->table_reader->wake_at(s) : INT64_MAX;
+    if (!wal_streams(w)) {
+        bool reads = w->table_reader && ob_handover_reads(&w->handover);
+        int64_t at = reads ? w->table_reader->wake_at(s) : INT64_MAX;
         return at < w->open_at ? at : w->open_at;
     }
     if (!w->streaming)
@@ -102,10 +104,12 @@ static int64_t wal_wake_at(const struct ob_source *s)
 static bool wal_looking(const struct ob_source *s)
 {
     const struct wal_state *w = wal_of(s);
-    if (w->phase == WAL_STREAM)
+    enum wal_handover_state at = w->handover.state;
+    if (at == HANDOVER_STREAM)
         return !reaches(w) || w->waiting || w->in_txn;
-    bool making = w->making != SLOT_NONE && ob_clock_mono_ms(s->clock) < w->made_at + 2000;
-    return making || w->switching || !w->table_reader ||
+    bool creating = (at == HANDOVER_CREATING || at == HANDOVER_CATCHING_UP) &&
+                    ob_clock_mono_ms(s->clock) < w->made_at + 2000;
+    return creating || at == HANDOVER_SETTLING || !w->table_reader ||
            (w->table_reader->looking && w->table_reader->looking(s));
 }
 
@@ -113,9 +117,11 @@ static void wal_rewind(struct ob_source *s)
 {
     struct wal_state *w = wal_of(s);
     struct ob_err err;
-    if (w->phase == WAL_TABLE) {
+    if (!wal_streams(w)) {
         if (w->table_reader)
             w->table_reader->rewind(s);
+        if (s->wal) /* what was read so far counts for nothing */
+            ob_handover_rewind(&w->handover, ob_pg_wal_table_rounds(s));
         return;
     }
     ob_pg_wal_close(s);
@@ -136,7 +142,7 @@ static void wal_rewind(struct ob_source *s)
 static bool wal_already(const struct ob_source *s, uint64_t ref, uint64_t hash)
 {
     const struct wal_state *w = wal_of(s);
-    return w && w->phase == WAL_TABLE && w->table_reader && w->table_reader->already &&
+    return w && !wal_streams(w) && w->table_reader && w->table_reader->already &&
            w->table_reader->already(s, ref, hash);
 }
 
@@ -165,7 +171,7 @@ static void wal_cursor(struct ob_source *s, const struct ob_settle *settle, stru
 {
     struct wal_state *w = wal_of(s);
     struct wal_pos at;
-    if (w->phase == WAL_TABLE) {
+    if (!wal_streams(w)) {
         if (w->table_reader)
             w->table_reader->cursor(s, settle, out);
         return;
@@ -185,7 +191,7 @@ static void wal_settled(struct ob_source *s, const struct ob_settle *settle)
 {
     struct wal_state *w = wal_of(s);
     struct wal_pos at;
-    if (w->phase == WAL_TABLE) {
+    if (!wal_streams(w)) {
         if (w->table_reader)
             w->table_reader->settled(s, settle);
         return;
@@ -207,7 +213,7 @@ static void wal_settled(struct ob_source *s, const struct ob_settle *settle)
 static bool wal_rest(struct ob_source *s, struct pg_cursor *out)
 {
     struct wal_state *w = wal_of(s);
-    if (w->phase == WAL_TABLE)
+    if (!wal_streams(w))
         return w->table_reader && w->table_reader->rest && w->table_reader->rest(s, out);
     if (w->settled < w->handed)
         return false;
@@ -218,7 +224,7 @@ static bool wal_rest(struct ob_source *s, struct pg_cursor *out)
 static void wal_rested(struct ob_source *s)
 {
     struct wal_state *w = wal_of(s);
-    if (w->phase == WAL_TABLE) {
+    if (!wal_streams(w)) {
         if (w->table_reader && w->table_reader->rested)
             w->table_reader->rested(s);
         return;

@@ -6,11 +6,12 @@
  *     wal_native.c   rows of outbox.event                 wal_message.c pg_logical_emit_message
  *     wal_mapped.c   rows of another table                wal_rows.c    one with state columns
  *     wal_table.c    reading the table until a slot is there          wal_tick.c  once a second
+ *     wal_handover.c the states of the change from table to stream
  *
- * Two phases. STREAM: a slot, from our own position. TABLE: there is none that continues where we
- * stand; the table is read by its own reader from the cursor (the anchor), a slot is made, and when
- * a look that began behind it found nothing more, the stream begins: what that look saw is passed
- * over there. The cursor's lsn is NULL in phase TABLE. */
+ * Either the stream is read, through a slot and from our own position, or no slot continues where
+ * the cursor is: then the table is read by its own reader, a slot is created, and the stream begins
+ * when the table has been read up to it (wal_handover.h). Transactions that were read from the
+ * table are skipped in the stream. */
 #ifndef OB_SOURCE_POSTGRES_WAL_H
 #define OB_SOURCE_POSTGRES_WAL_H
 
@@ -18,6 +19,7 @@
 #include "source/postgres/pg.h"
 #include "source/postgres/pgoutput.h"
 #include "source/postgres/snap.h"
+#include "source/postgres/wal_handover.h"
 
 #define WAL_NAME 64
 #define WAL_SHARDS_MAX 64
@@ -69,11 +71,8 @@ struct wal_table {
     size_t n;          /* columns */
 };
 
-enum wal_phase { WAL_TABLE, WAL_STREAM };
-enum wal_making { SLOT_NONE, SLOT_MAKING, SLOT_MADE };
-
 struct wal_state {
-    enum wal_phase phase;
+    struct wal_handover handover;
     const struct pg_reader *table_reader; /* NULL: no table keeps the events */
     char slot[WAL_NAME], publication[WAL_NAME];
     char mark[160];     /* the publication as it was when the slot was made */
@@ -138,11 +137,8 @@ struct wal_state {
     int sweep_row;
     uint64_t sweep_lsn;
 
-    /* phase TABLE */
-    enum wal_making making;
-    uint64_t slot_lsn, rounds; /* of the slot; looks at the table that began before it */
+    /* the slot that is being created */
     int64_t made_at, said_at;
-    bool switching;
 
     bool told_other, told_plain, told_invisible; /* said once */
     char texts[4][32];                           /* of the cursor that is being written */
@@ -151,6 +147,11 @@ struct wal_state {
 static inline struct wal_state *wal_of(const struct ob_source *s)
 {
     return s->wal;
+}
+
+static inline bool wal_streams(const struct wal_state *w)
+{
+    return w->handover.state == HANDOVER_STREAM;
 }
 
 static inline bool wal_behind(struct wal_pos a, struct wal_pos b)
@@ -224,9 +225,9 @@ enum ob_status ob_pg_wal_rows_look(struct ob_source *s, struct ob_err *err) OB_M
 /* What was noted, and still waits now that the stream is read behind it. OB_AGAIN: nothing. */
 enum ob_status ob_pg_wal_rows_sweep(struct ob_source *s, size_t max, struct ob_batch **out,
                                     struct ob_err *err) OB_MUST_CHECK;
-bool ob_pg_wal_rows_caught_up(const struct ob_source *s);
+/* What the reader of mode rows has read (wal_handover.h); passes it has begun. */
+void ob_pg_wal_rows_reading(const struct ob_source *s, struct wal_reading *out);
 uint64_t ob_pg_wal_rows_passes(const struct ob_source *s);
-bool ob_pg_wal_rows_at_rest(struct ob_source *s);
 void ob_pg_wal_rows_clear(struct wal_state *w);
 void ob_pg_wal_rows_rewind(struct ob_source *s);
 
@@ -251,6 +252,8 @@ enum ob_status ob_pg_wal_message(const struct pgo_msg *msg, int64_t time_us, str
                                  struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
 
 /* wal_table.c */
+/* Rounds of the table's reader begun so far. */
+uint64_t ob_pg_wal_table_rounds(const struct ob_source *s);
 enum ob_status ob_pg_wal_table_claim(struct ob_source *s, size_t max, size_t max_bytes,
                                      struct ob_batch **out, struct ob_err *err) OB_MUST_CHECK;
 

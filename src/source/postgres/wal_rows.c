@@ -293,29 +293,22 @@ enum ob_status ob_pg_wal_rows_sweep(struct ob_source *s, size_t max, struct ob_b
 
 /* ---- the phase before ---- */
 
-bool ob_pg_wal_rows_caught_up(const struct ob_source *s)
+void ob_pg_wal_rows_reading(const struct ob_source *s, struct wal_reading *out)
 {
-    const struct wal_state *w = wal_of(s);
     const struct rows_state *r = s->state;
-    return r && r->pass > w->rounds && r->asked == ASKED_NOTHING && !r->page &&
-           r->list.next >= r->list.n && r->idle_ms > 0 && !r->deep;
+    *out = (struct wal_reading){.at_complete = r != NULL, .settled = r != NULL};
+    if (r && r->asked == ASKED_NOTHING && !r->page && r->list.next >= r->list.n && r->idle_ms > 0 &&
+        !r->deep)
+        out->complete = r->pass;
+    for (size_t i = 0; r && i < r->taken.cap; i++)
+        if (r->taken.at[i].state == TAKEN_OURS)
+            out->settled = false;
 }
 
 uint64_t ob_pg_wal_rows_passes(const struct ob_source *s)
 {
     const struct rows_state *r = s->state;
     return r ? r->pass : 0;
-}
-
-bool ob_pg_wal_rows_at_rest(struct ob_source *s)
-{
-    struct wal_state *w = wal_of(s);
-    const struct rows_state *r = s->state;
-    for (size_t i = 0; i < r->taken.cap; i++)
-        if (r->taken.at[i].state == TAKEN_OURS)
-            return false;
-    w->given = w->handed = w->settled = r->given;
-    return true;
 }
 
 void ob_pg_wal_rows_clear(struct wal_state *w)

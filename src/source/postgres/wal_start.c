@@ -128,8 +128,8 @@ static enum ob_status choose(struct ob_source *s, struct ob_err *err)
         w->seen = NULL;
         w->seen_xmax = 0;
     }
+    ob_handover_init(&w->handover, !why);
     if (!why) {
-        w->phase = WAL_STREAM;
         w->durable = w->read = w->reached = at.pos;
         w->check_all = w->rows;
     }
@@ -137,7 +137,6 @@ static enum ob_status choose(struct ob_source *s, struct ob_err *err)
         return ob_pg_wal_recorded(s, err);
     if (!why)
         return OB_OK;
-    w->phase = WAL_TABLE;
     if (!w->table_reader)
         return at.was ? lost(s, &at, why, err) : OB_OK;
     ob_log(s->log, at.was ? OB_LOG_WARN : OB_LOG_INFO, "wal.table", OB_KC("reason", why));
@@ -197,7 +196,7 @@ enum ob_status ob_pg_wal_start(struct ob_source *s, struct ob_err *err)
         st = ob_pg_wal_publication(s, err);
     if (st == OB_OK)
         st = choose(s, err);
-    if (st == OB_OK && wal_of(s)->phase == WAL_TABLE)
+    if (st == OB_OK && !wal_streams(wal_of(s)))
         ob_pg_wal_drop_others(s);
     return st;
 }

@@ -20,7 +20,7 @@ void ob_pg_wal_close(struct ob_source *s)
         ob_pg_wal_report(s, false); /* the last position (test: "clean stop") */
         if (PQputCopyEnd(w->repl.c, NULL) == 1)
             PQflush(w->repl.c);
-    } else if (w->repl.c && w->making == SLOT_MAKING) {
+    } else if (w->repl.c && w->handover.state == HANDOVER_CREATING) {
         char text[128];
         PGcancel *cancel = PQgetCancel(w->repl.c); /* else the server goes on waiting */
         if (cancel && !PQcancel(cancel, text, sizeof(text)))

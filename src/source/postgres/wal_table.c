@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wal_table - the phase without a slot: the table's own reader goes on from the cursor; meanwhile a
- * slot is made, which waits for every transaction that is running. When a look at the table that
- * began behind the slot's making found all there was, and all of it is settled, the stream begins
- * at the slot; transactions that this look saw are passed over there. */
+/* wal_table - no slot continues at the cursor: the table's own reader goes on from there while a
+ * slot is created, which waits for every running transaction. wal_handover.h has the states from
+ * there to the stream; transactions that the last round saw are skipped in the stream. */
 #include "source/postgres/log.h"
+#include "source/postgres/rows.h"
 #include "source/postgres/wal.h"
 
 #include <inttypes.h>
@@ -13,8 +13,7 @@
 #define SAY_AFTER_MS 5000 /* a slot that is not made by then: who is in the way */
 #define SAY_MS 60000
 
-/* The looks that were begun, and whether the last one that ended found all. */
-static uint64_t looks(const struct ob_source *s)
+uint64_t ob_pg_wal_table_rounds(const struct ob_source *s)
 {
     const struct log_state *l = s->state;
     if (wal_of(s)->rows)
@@ -22,13 +21,19 @@ static uint64_t looks(const struct ob_source *s)
     return l ? l->rounds : 0;
 }
 
-static bool caught_up(const struct ob_source *s)
+/* What the table's reader has read; place: of its cursor if all of that is settled. */
+static void report_reading(struct ob_source *s, struct wal_reading *out, struct pg_cursor *place)
 {
     const struct wal_state *w = wal_of(s);
     const struct log_state *l = s->state;
     if (w->rows)
-        return ob_pg_wal_rows_caught_up(s);
-    return !w->table_reader || (l && l->complete > w->rounds);
+        ob_pg_wal_rows_reading(s, out);
+    else if (!w->table_reader)
+        *out = (struct wal_reading){UINT64_MAX, true, true};
+    else
+        *out = (struct wal_reading){.complete = l ? l->complete : 0,
+                                    .at_complete = l && ob_pg_place_same(&l->at, &l->complete_at),
+                                    .settled = l && w->table_reader->rest(s, place)};
 }
 
 static enum ob_status begin_slot(struct ob_source *s, struct ob_err *err)
@@ -49,10 +54,10 @@ static enum ob_status begin_slot(struct ob_source *s, struct ob_err *err)
     ob_pg_ident(&sql, w->slot);
     ob_buf_c(&sql, " LOGICAL pgoutput NOEXPORT_SNAPSHOT");
     if (sql.failed || PQsendQuery(w->repl.c, ob_buf_z(&sql)) != 1 || PQflush(w->repl.c) < 0)
-        st = ob_pg_fail(&w->repl, NULL, "making a slot", err);
+        st = ob_pg_fail(&w->repl, NULL, "creating a slot", err);
     ob_buf_clear(&sql);
     if (st == OB_OK) {
-        w->making = SLOT_MAKING;
+        ob_handover_creating(&w->handover);
         w->made_at = now;
         w->said_at = now + SAY_AFTER_MS;
     } else {
@@ -88,16 +93,17 @@ static enum ob_status check_slot(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
     enum ob_status st = OB_AGAIN;
+    uint64_t lsn = 0;
     if (!PQconsumeInput(w->repl.c)) {
-        st = ob_pg_fail(&w->repl, NULL, "making a slot", err);
+        st = ob_pg_fail(&w->repl, NULL, "creating a slot", err);
     } else if (PQisBusy(w->repl.c)) {
         say_blocker(s);
         w->open_at = ob_clock_mono_ms(s->clock) + 20;
     } else {
         PGresult *res = PQgetResult(w->repl.c);
         if (PQresultStatus(res) != PGRES_TUPLES_OK || PQntuples(res) != 1)
-            st = ob_pg_fail(&w->repl, res, "making a slot", err);
-        else if (!ob_pgo_lsn_parse(PQgetvalue(res, 0, 1), &w->slot_lsn))
+            st = ob_pg_fail(&w->repl, res, "creating a slot", err);
+        else if (!ob_pgo_lsn_parse(PQgetvalue(res, 0, 1), &lsn))
             st = ob_err_set(err, OB_DOWN, "a slot at %s", PQgetvalue(res, 0, 1));
         else
             st = OB_OK;
@@ -105,9 +111,10 @@ static enum ob_status check_slot(struct ob_source *s, struct ob_err *err)
     }
     if (st == OB_AGAIN)
         return st;
-    w->making = st == OB_OK ? SLOT_MADE : SLOT_NONE;
+    ob_handover_not_created(&w->handover);
     ob_pg_wal_close(s);
-    w->rounds = looks(s);
+    if (st == OB_OK)
+        ob_handover_created(&w->handover, lsn, ob_pg_wal_table_rounds(s));
     w->open_at = st == OB_OK ? 0 : ob_clock_mono_ms(s->clock) + 1000;
     return st;
 }
@@ -121,7 +128,7 @@ static enum ob_status write_switch(struct ob_source *s, const struct pg_cursor *
     PGresult *res = NULL;
     snprintf(shard, sizeof(shard), "%u", s->shard);
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
-    ob_pgo_lsn_format(w->slot_lsn, lsn);
+    ob_pgo_lsn_format(w->handover.anchor, lsn);
     const struct pg_param p[] = {PG_TEXT(s->pipeline),  PG_TEXT(shard),        PG_TEXT(epoch),
                                  PG_TEXT(c->pos),       PG_TEXT(c->snap),      PG_TEXT(c->late_pos),
                                  PG_TEXT(c->late_snap), PG_TEXT(c->adopt_pos), PG_TEXT(lsn),
@@ -149,39 +156,43 @@ static uint64_t parse_xmax(const char *snap)
     return p ? strtoull(p + 1, NULL, 10) : 0;
 }
 
-static enum ob_status go_over(struct ob_source *s, struct ob_err *err)
+/* The ordinals go on in the stream; what the last round saw is skipped there. */
+static struct snap *leave_table(struct ob_source *s)
 {
     struct wal_state *w = wal_of(s);
-    struct pg_cursor c = {0};
     struct snap *seen = NULL;
     if (w->rows) {
-        if (!ob_pg_wal_rows_at_rest(s))
-            return OB_AGAIN;
+        const struct rows_state *r = s->state;
+        w->given = w->handed = w->settled = r->given;
         w->check_all = true;
     } else if (w->table_reader) {
         const struct log_state *l = s->state;
-        if (!w->table_reader->rest(s, &c))
-            return OB_AGAIN; /* what was read is not settled yet */
         seen = ob_pg_snap_ref(l->at.snap);
         w->given = w->handed = w->settled = l->ring.tail;
-    }
-    enum ob_status st = write_switch(s, &c, err);
-    if (st != OB_OK) {
-        ob_pg_snap_unref(seen);
-        return st;
-    }
-    if (w->table_reader && !w->rows)
         w->table_reader->stop(s);
+    }
+    return seen;
+}
+
+/* All that was read is settled: the cursor and the stream change over. */
+static enum ob_status begin_stream(struct ob_source *s, const struct wal_reading *r,
+                                   const struct pg_cursor *place, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    enum ob_status st = ob_handover_check(&w->handover, r, err);
+    if (st == OB_OK)
+        st = write_switch(s, place, err);
+    if (st != OB_OK)
+        return st;
+    struct snap *seen = leave_table(s);
     ob_pg_snap_unref(w->seen);
     w->seen = seen;
     w->seen_xmax = seen ? parse_xmax(seen->text) : 0;
-    w->durable = w->read = w->reached = (struct wal_pos){w->slot_lsn, 0};
-    w->phase = WAL_STREAM;
-    w->making = SLOT_NONE;
-    w->switching = false;
+    w->durable = w->read = w->reached = (struct wal_pos){w->handover.anchor, 0};
+    ob_handover_done(&w->handover);
     w->open_at = 0;
     char lsn[PGO_LSN_TEXT];
-    ob_pgo_lsn_format(w->slot_lsn, lsn);
+    ob_pgo_lsn_format(w->handover.anchor, lsn);
     ob_log(s->log, OB_LOG_INFO, "wal.stream", OB_KC("slot", w->slot), OB_KC("lsn", lsn));
     return ob_pg_wal_recorded(s, err);
 }
@@ -189,19 +200,22 @@ static enum ob_status go_over(struct ob_source *s, struct ob_err *err)
 static enum ob_status advance(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
+    struct wal_reading reading;
+    struct pg_cursor place = {0};
     enum ob_status st = OB_AGAIN;
-    if (w->making == SLOT_NONE) {
+    if (w->handover.state == HANDOVER_TABLE) {
         bool busy = w->table_reader && w->table_reader->looking && w->table_reader->looking(s);
         st = busy ? OB_AGAIN : begin_slot(s, err);
-    } else if (w->making == SLOT_MAKING) {
+    } else if (w->handover.state == HANDOVER_CREATING) {
         st = check_slot(s, err);
     }
-    if (w->making == SLOT_MADE && caught_up(s)) {
-        w->switching = true;
-        st = go_over(s, err);
-        if (s->wal && st == OB_AGAIN)
-            w->open_at = ob_clock_mono_ms(s->clock) + 5;
-    }
+    if (st != OB_OK && st != OB_AGAIN)
+        return st;
+    report_reading(s, &reading, &place);
+    if (ob_handover_ready(&w->handover, &reading) || w->handover.state == HANDOVER_FAILED)
+        return begin_stream(s, &reading, &place, err);
+    if (w->handover.state == HANDOVER_SETTLING)
+        w->open_at = ob_clock_mono_ms(s->clock) + 5;
     return st;
 }
 
@@ -210,15 +224,15 @@ enum ob_status ob_pg_wal_table_claim(struct ob_source *s, size_t max, size_t max
 {
     struct wal_state *w = wal_of(s);
     enum ob_status st = OB_AGAIN;
-    if (w->table_reader && !w->switching)
+    if (w->table_reader && ob_handover_reads(&w->handover))
         st = w->table_reader->claim(s, max, max_bytes, out, err);
     if (st != OB_AGAIN)
         return st;
     st = advance(s, err);
     if (st == OB_OK || st == OB_AGAIN || st == OB_FENCED)
         return st == OB_FENCED ? st : OB_AGAIN;
-    if (!w->table_reader)
-        return st; /* without a table there is nothing but the slot */
+    if (!w->table_reader || w->handover.state == HANDOVER_FAILED)
+        return st; /* nothing else is read */
     /* The table goes on being read; said once, and tried again. */
     int64_t now = ob_clock_mono_ms(s->clock);
     if (now >= w->said_at) {

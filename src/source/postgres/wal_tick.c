@@ -110,7 +110,7 @@ enum ob_status ob_pg_wal_tick(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
     PGresult *res = NULL;
-    if (w->phase != WAL_STREAM)
+    if (!wal_streams(w))
         return OB_OK;
     ob_pg_wal_report(s, true);
     enum ob_status st = w->rows ? ob_pg_wal_rows_look(s, err) : OB_OK;
