@@ -4,6 +4,7 @@
 
 #include "core/jscan.h"
 #include "event/bson.h"
+#include "event/limits.h"
 
 static enum ob_status object_check(const char *name, struct ob_str text, struct ob_err *err)
 {
@@ -36,6 +37,10 @@ enum ob_status ob_row_check_bson(const struct ob_row *row, struct ob_err *err)
         return ob_err_set(err, OB_REJECT, "an event needs a type");
     if (row->id.n >= 64)
         return ob_err_set(err, OB_REJECT, "an event's id has at most 63 bytes");
+    /* What the relay would reject must not be committed. */
+    st = ob_limits_check_row(&ob_limits_default, row, err);
+    if (st != OB_OK)
+        return st;
     if (row->payload_kind == OB_PAYLOAD_JSON) {
         st = ob_json_check(row->payload, &type, err);
         if (st != OB_OK)

@@ -17,8 +17,8 @@ struct ob_row {
     bool bson; /* payload is a BSON document (its kind: BYTES); only MongoDB takes it */
 };
 
-/* OB_REJECT: no type, payload promised to be JSON and is not, headers or metadata no JSON object.
- */
+/* OB_REJECT: no type, a column over its default limit, payload promised to be JSON and is not,
+ * headers or metadata no JSON object. */
 enum ob_status ob_row_check(const struct ob_row *row, struct ob_err *err) OB_MUST_CHECK;
 /* The same where a BSON document is taken. */
 enum ob_status ob_row_check_bson(const struct ob_row *row, struct ob_err *err) OB_MUST_CHECK;

@@ -23,6 +23,7 @@ struct ob_pipeline_conf {
     const char *service; /* default: the pipeline's name */
     int64_t shards;
     int64_t window, window_bytes;
+    struct ob_limits limits;
     int64_t max_attempts;
     int64_t retry_first_ms, retry_max_ms, retry_factor_pct, retry_jitter_pct;
     int64_t publish_timeout_ms, park_after_ms, stuck_after_ms, grace_ms;

@@ -128,6 +128,12 @@ void ob_config_docs(struct ob_buf *out)
     put_pipeline(out);
     put_section(out, "pipelines.NAME.retry", "");
     ob_opt_docs(out, ob_retry_opts);
+    put_section(
+        out, "pipelines.NAME.limits",
+        "An event with a column over its limit is dead with a reason that names the column, "
+        "its size and the limit.\nThe value is not read into memory, and the dead event "
+        "keeps only the first bytes of it.\n");
+    ob_opt_docs(out, ob_limits_opts);
     put_section(out, "pipelines.NAME.source",
                 "`type` says which of these it is; the other keys are its options.");
     for (size_t i = 0; ob_source_drivers[i]; i++)

@@ -64,7 +64,14 @@ const struct ob_opt ob_pipeline_opts[] = {
      .min = 1 << 16,
      .max = INT64_C(1) << 32,
      .offset = offsetof(struct ob_pipeline_conf, window_bytes),
-     .help = "At most so many bytes of payload per shard; a larger event passes alone."},
+     .help = "Maximum size of all events per shard that are read and not yet settled, with all "
+             "their columns and rendered messages; a larger event passes alone."},
+    {.type = OB_OPT_GROUP,
+     .name = "limits",
+     .offset = offsetof(struct ob_pipeline_conf, limits),
+     .group = ob_limits_opts,
+     .help = "Maximum size of each column of an event; see below. An event with a larger one is "
+             "dead."},
     {.type = OB_OPT_ENUM,
      .name = "order",
      .def = "strict",

@@ -3,6 +3,7 @@
 #ifndef OB_RELAY_CONF_TABLE_H
 #define OB_RELAY_CONF_TABLE_H
 
+#include "event/limits.h"
 #include "relay/conf.h"
 
 /* The sections of the top level. */

@@ -51,6 +51,7 @@ enum ob_status ob__shard_open_source(struct shard *s, struct ob_err *err)
                                 .shards = (unsigned)s->conf->shards,
                                 .owner = s->owner,
                                 .retry = &retry,
+                                .limits = &s->conf->limits,
                                 .clock = s->clock,
                                 .log = &s->log,
                                 .dlt = s->conf->dlt,

@@ -31,12 +31,15 @@ void ob__shard_collect(struct shard *s)
     }
 }
 
-/* Routes one event. OB_REJECT: it is poison, and err says why. OB_RETRY: no memory now. */
+/* Routes one event. OB_REJECT: it can never be delivered, and err has the reason. OB_RETRY: no
+ * memory now. */
 static enum ob_status route_one(struct shard *s, struct page *p, size_t i, int64_t now_us,
                                 struct ob_err *err)
 {
     struct ob_msg *m = &p->msgs[i];
-    const struct ob_event *ev = &p->batch->events[i];
+    struct ob_event *ev = &p->batch->events[i];
+    if (!ob_limits_check(&s->conf->limits, ev, p->batch->arena))
+        return ob_err_set(err, OB_RETRY, "no memory for a page of events");
     enum ob_status st = ob_route_event(s->routes, ev, now_us, p->batch->arena, &s->scratch, m, err);
     m->event = ev;
     if (ev->fault.n > 0 && (st == OB_OK || st == OB_REJECT))

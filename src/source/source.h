@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/opt.h"
 #include "event/event.h"
+#include "event/limits.h"
 #include "event/settle.h"
 
 struct ob_source; /* each driver has its own */
@@ -20,6 +21,7 @@ struct ob_source_env {
     unsigned shard, shards;
     const char *owner;              /* host:pid:random, shown to people */
     const struct ob_backoff *retry; /* how long an event that failed waits; NULL: not known */
+    const struct ob_limits *limits; /* of the columns of an event; NULL: the defaults */
     const struct ob_clock *clock;
     const struct ob_log *log;
     bool dlt;         /* dead events go to the dead-letter topic too */
