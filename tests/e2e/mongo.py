@@ -5,11 +5,14 @@ rolled back. Everything is done by pymongo or by signals, never by the program u
 import contextlib
 import datetime
 import signal
+import struct
 import uuid
 
+import bson
 from bson import Timestamp
 
 from helpers import SLOW, wait_until
+from proxies import Proxy, Way
 
 
 def now():
@@ -160,3 +163,63 @@ class Isolated:
 def within(seconds):
     """A limit in ms for the server or the client on this machine."""
     return int(seconds * 1000 * SLOW)
+
+
+class TransactionWay(Way):
+    """One connection of a MongoDB client, message by message (OP_MSG): the proxy sees every answer to a statement of a
+    transaction before the client does."""
+
+    def __init__(self, proxy):
+        self.proxy, self.out, self.back, self.open = proxy, b"", b"", {}
+
+    @staticmethod
+    def messages(data):
+        found = []
+        while len(data) >= 4 and len(data) >= (n := struct.unpack("<i", data[:4])[0]):
+            found.append(data[:n])
+            data = data[n:]
+        return found, data
+
+    def sent(self, data):
+        self.out += data
+        found, self.out = self.messages(self.out)
+        for m in found:
+            _, request, _, op = struct.unpack("<iiii", m[:16])
+            if op != 2013 or m[20] != 0:
+                continue
+            command = bson.decode(m[21:21 + struct.unpack("<i", m[21:25])[0]])
+            if command.get("autocommit") is False:
+                name = next(iter(command))
+                self.open[request] = name if name.endswith("Transaction") else f"{name} {command[name]}"
+        return data
+
+    def answered(self, data):
+        self.back += data
+        found, self.back = self.messages(self.back)
+        for m in found:
+            name = self.open.pop(struct.unpack("<iiii", m[:16])[2], None)
+            if name:
+                self.proxy.statement(name)
+        return b"".join(found)
+
+
+class Transactions(Proxy):
+    """Calls at(name) when the server has executed statement `last` of transaction `which` (both from 1), and before the client
+    knows of it. `seen` has the names of the statements, one list per transaction. A client uses `uri`."""
+
+    def __init__(self, mdb, which=0, last=0, at=None, user=None):
+        self.which, self.last, self.at, self.seen = which, last, at, [[]]
+        super().__init__(mdb.server.ports[mdb.server.primary() - 1])
+        self.uri = f"mongodb://{user + ':secret@' if user else ''}127.0.0.1:{self.address}/?directConnection=true"
+
+    def way(self, client, server):
+        return TransactionWay(self)
+
+    def statement(self, name):
+        with self.lock:
+            self.seen[-1].append(name)
+            here = len(self.seen) == self.which and len(self.seen[-1]) == self.last
+            if name.endswith("Transaction"):
+                self.seen.append([])
+        if here:
+            self.at(name)

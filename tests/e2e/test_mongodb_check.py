@@ -22,6 +22,10 @@ def problems(outbox):
 def run_statement(server, database, text):
     """What mongosh would do with a statement, as far as check prints such."""
     text = re.sub(r"new Date\((-?\d+)\)", r'{"$date": {"$numberLong": "\1"}}', text.split(" //")[0].strip())
+    first, then, rest = text.partition("); db.")
+    if then:
+        run_statement(server, database, first + ");")
+        return run_statement(server, database, "db." + rest)
     call = re.fullmatch(r"db(?:\.getSiblingDB\(\"(\w+)\"\))?(?:\.getCollection\(\"([\w.]+)\"\))?\.(\w+)\((.*)\);", text, re.S)
     assert call, text
     sibling, coll, verb, args = call.groups()
@@ -40,6 +44,7 @@ def run_statement(server, database, text):
             db[coll].update_many(*args)
         else:
             pytest.fail(f"no such statement: {verb}")
+    return None
 
 
 def mend(outbox, mdb, want, n=1):

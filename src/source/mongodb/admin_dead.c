@@ -331,8 +331,9 @@ static enum ob_status count(struct ob_admin *a, const struct ob_filter *f, size_
     return OB_OK;
 }
 
-static enum ob_status act(struct ob_admin *a, enum ob_dead_action action, const struct ob_filter *f,
-                          size_t found, size_t *n, struct ob_err *err)
+static enum ob_status act_chunks(struct ob_admin *a, mongoc_client_session_t *session,
+                                 enum ob_dead_action action, const struct ob_filter *f,
+                                 size_t found, size_t *n, struct ob_err *err)
 {
     struct act *x = calloc(1, sizeof(*x));
     enum ob_status st = x ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
@@ -341,6 +342,7 @@ static enum ob_status act(struct ob_admin *a, enum ob_dead_action action, const 
         *x = (struct act){.a = a, .f = f, .action = action, .after = x->last, .last = x->last};
         x->max = found - done < CHUNK ? found - done : CHUNK;
         struct mongo_txn t = {.client = a->client,
+                              .session = session,
                               .conf = a->conf,
                               .model = a->model,
                               .clock = &ob_clock_system,
@@ -354,6 +356,29 @@ static enum ob_status act(struct ob_admin *a, enum ob_dead_action action, const 
     }
     free(x);
     *n = done;
+    return st;
+}
+
+/* The session is named in the lease document: a relay ends it if this process is killed in the
+ * middle of a transaction. */
+static enum ob_status act(struct ob_admin *a, enum ob_dead_action action, const struct ob_filter *f,
+                          size_t found, size_t *n, struct ob_err *err)
+{
+    mongoc_client_session_t *session = ob_mongo_session_new(a->client, a->conf->timeout_ms, err);
+    struct ob_err ignored;
+    bson_t name;
+    if (!session)
+        return OB_DOWN;
+    enum ob_status st = ob_mongo_session_name(a->client, a->conf->database, session, &name, err);
+    if (st == OB_OK)
+        st = ob_mongo_lease_admin(a->client, a->conf, a->model, &name, true, err);
+    if (st == OB_OK) {
+        st = act_chunks(a, session, action, f, found, n, err);
+        if (ob_mongo_lease_admin(a->client, a->conf, a->model, &name, false, &ignored) != OB_OK)
+            (void)ignored; /* a name without a session does no harm */
+    }
+    bson_destroy(&name);
+    mongoc_client_session_destroy(session);
     return st;
 }
 

@@ -46,6 +46,24 @@ static bool may(const bson_t *status, const char *database, const char *coll, co
     return false;
 }
 
+/* A privilege on the whole deployment. */
+static bool may_cluster(const bson_t *status, const char *action)
+{
+    bson_iter_t it, at, list, field, any;
+    if (!bson_iter_init(&it, status) ||
+        !bson_iter_find_descendant(&it, "authInfo.authenticatedUserPrivileges", &at) ||
+        !bson_iter_recurse(&at, &list))
+        return true;
+    while (bson_iter_next(&list))
+        if (has_action(&list, action) && bson_iter_recurse(&list, &field) &&
+            bson_iter_find(&field, "resource") && bson_iter_recurse(&field, &any) &&
+            bson_iter_next(&any) &&
+            (strcmp(bson_iter_key(&any), "cluster") == 0 ||
+             strcmp(bson_iter_key(&any), "anyResource") == 0))
+            return true;
+    return false;
+}
+
 /* {user, db} of the first; false: nobody is logged in. */
 static bool who(const bson_t *status, const char **user, const char **db)
 {
@@ -79,6 +97,42 @@ bool ob_mongo_check_user(struct mongo_checking *k)
     }
     bson_destroy(&reply);
     return known;
+}
+
+/* A worker that is killed inside a transaction is followed within its lease only if its session can
+ * be ended: by the same user, or with a privilege. */
+static void check_sessions(struct mongo_checking *k, const bson_t *status, const char *user,
+                           const char *db)
+{
+    const struct mongo_model *m = k->a->model;
+    mongoc_collection_t *coll = ob_mongo_admin_coll(k->a, m->lease);
+    bson_t *filter = BCON_NEW("_id", BCON_UTF8("lease"));
+    bson_iter_t it, at;
+    const bson_t *doc;
+    char *own = bson_strdup_printf("%s@%s", user, db);
+    mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, filter, NULL, NULL);
+    if (mongoc_cursor_next(c, &doc) && bson_iter_init(&it, doc) &&
+        bson_iter_find_descendant(&it, "session.user", &at) && BSON_ITER_HOLDS_UTF8(&at) &&
+        strcmp(bson_iter_utf8(&at, NULL), own) != 0 && !may_cluster(status, "killAnySession")) {
+        ob_buf_printf(&k->what,
+                      "the worker of collection %s is user %.100s, and user %s may not end its "
+                      "sessions: if it is killed inside a transaction, a take-over waits until the "
+                      "server ends that (transactionLifetimeLimitSeconds, 60 s)",
+                      m->events, bson_iter_utf8(&at, NULL), own);
+        ob_buf_printf(&k->fix,
+                      "db.adminCommand({\"createRole\": \"outboxTakeOver\", \"privileges\": "
+                      "[{\"resource\": {\"cluster\": true}, \"actions\": [\"killAnySession\"]}], "
+                      "\"roles\": []}); "
+                      "db.getSiblingDB(\"%s\").grantRolesToUser(\"%s\", [{\"role\": "
+                      "\"outboxTakeOver\", \"db\": \"admin\"}]); // or run all relays of the "
+                      "collection as one user",
+                      db, user);
+        ob_mongo_check_tell(k, false);
+    }
+    mongoc_cursor_destroy(c);
+    bson_free(own);
+    bson_destroy(filter);
+    mongoc_collection_destroy(coll);
 }
 
 bool ob_mongo_check_rights(struct mongo_checking *k)
@@ -131,6 +185,8 @@ bool ob_mongo_check_rights(struct mongo_checking *k)
             ob_buf_printf(&k->what, "user %s has the rights that the relay needs", user);
             ob_mongo_check_tell(k, true);
         }
+        if (reads)
+            check_sessions(k, &reply, user, db);
     }
     bson_destroy(&reply);
     return reads;

@@ -97,6 +97,9 @@ static void mongo_close(struct ob_source *s)
     ob_mongo_page_free(s->page);
     ob_mongo_window_clear(&s->window);
     ob_mongo_ours_clear(&s->ours);
+    if (s->session)
+        mongoc_client_session_destroy(s->session);
+    bson_destroy(s->session_name);
     if (s->client)
         mongoc_client_pool_push(s->pool, s->client);
     if (s->pool)

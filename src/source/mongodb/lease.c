@@ -63,39 +63,6 @@ enum ob_status ob_mongo_rest(struct ob_source *s, struct ob_err *err)
     return err->status = OB_FENCED;
 }
 
-/* ---- who it is ---- */
-
-static const char *text_in(const bson_t *doc, const char *field)
-{
-    bson_iter_t it;
-    return bson_iter_init_find(&it, doc, field) && BSON_ITER_HOLDS_UTF8(&it)
-               ? bson_iter_utf8(&it, NULL)
-               : "";
-}
-
-static enum ob_status who_has_it(struct ob_source *s, struct ob_err *err)
-{
-    mongoc_collection_t *coll = ob_mongo_coll(s, s->model->lease);
-    bson_t *filter = BCON_NEW("_id", BCON_UTF8("lease"));
-    const bson_t *doc = NULL;
-    bson_error_t e;
-    mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, filter, NULL, NULL);
-    enum ob_status st = OB_AGAIN;
-    if (mongoc_cursor_next(c, &doc))
-        ob_err_set(err, OB_AGAIN, "collection %s is worked on by %s (pipeline %s)",
-                   s->model->events, text_in(doc, "owner"), text_in(doc, "pipeline"));
-    else if (mongoc_cursor_error(c, &e))
-        st = ob_mongo_fail(err, "the lease", &e, NULL);
-    else
-        ob_err_set(err, OB_AGAIN, "the lease of collection %s is gone", s->model->events);
-    if (!doc)
-        s->ready = false; /* what was dropped is made anew with the next try */
-    mongoc_cursor_destroy(c);
-    bson_destroy(filter);
-    mongoc_collection_destroy(coll);
-    return st;
-}
-
 /* ---- locks ---- */
 
 /* All that these owners have locked goes back to the status it had. */
@@ -185,6 +152,7 @@ static void literal(const char *text, char *out, size_t size)
 static enum ob_status take_lease(struct ob_source *s, bson_t *lease, struct ob_err *err)
 {
     char me[600], worker[600], name[600], set[3000];
+    char *session = bson_as_canonical_extended_json(s->session_name, NULL);
     literal(s->token, me, sizeof(me));
     literal(s->owner, worker, sizeof(worker));
     literal(s->pipeline, name, sizeof(name));
@@ -195,14 +163,32 @@ static enum ob_status take_lease(struct ob_source *s, bson_t *lease, struct ob_e
              "{\"previous\":{\"$setUnion\":[\"$previous\",{\"$cond\":[{\"$eq\":[\"$owner\",\"\"]},"
              "[],[{\"$ifNull\":[\"$worker\",\"$owner\"]}]]}]},\"owner\":%s,\"worker\":%s,"
              "\"pipeline\":%s,\"epoch\":{\"$add\":[\"$epoch\",1]},\"until\":{\"$add\":[\"$$NOW\","
-             "%" PRId64
-             "]},\"beat_at\":\"$$NOW\",\"state\":\"running\",\"in_flight\":0,\"dlt\":%s}",
-             me, worker, name, s->conf->lease_ms, s->dlt ? "true" : "false");
+             "%" PRId64 "]},\"beat_at\":\"$$NOW\",\"state\":\"running\",\"in_flight\":0,\"dlt\":%s,"
+             "\"session\":{\"$literal\":%s}}",
+             me, worker, name, s->conf->lease_ms, s->dlt ? "true" : "false", session);
     if (!query)
         bson_init(lease);
     enum ob_status st = query ? ob_mongo_lease_change(s, query, set, lease, err)
                               : ob_err_set(err, OB_DOWN, "no memory");
     bson_destroy(query);
+    bson_free(session);
+    return st;
+}
+
+/* The session of all our transactions, for as long as the source is open. */
+static enum ob_status need_session(struct ob_source *s, struct ob_err *err)
+{
+    bson_t name;
+    if (!s->session)
+        s->session = ob_mongo_session_new(s->client, s->conf->timeout_ms, err);
+    if (!s->session)
+        return OB_DOWN;
+    if (s->session_name)
+        return OB_OK;
+    enum ob_status st = ob_mongo_session_name(s->client, s->conf->database, s->session, &name, err);
+    if (st == OB_OK)
+        s->session_name = bson_copy(&name);
+    bson_destroy(&name);
     return st;
 }
 
@@ -229,14 +215,39 @@ static enum ob_status look_aside(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
+/* Takes the lease if it is over: OB_AGAIN: it is not, or cannot be had now. */
+static enum ob_status become_worker(struct ob_source *s, struct ob_err *err)
+{
+    struct ob_err unended = {.text = ""};
+    bson_t lease;
+    enum ob_status st = ob_mongo_lease_vacant(s, &unended, err);
+    if (st != OB_OK)
+        return st;
+    st = take_lease(s, &lease, err);
+    if (st == OB_OK && bson_empty(&lease)) {
+        st = ob_err_set(err, OB_AGAIN, "another worker has taken the lease of collection %s",
+                        s->model->events);
+    } else if (st == OB_OK) {
+        s->epoch = ob_mongo_i64(&lease, "epoch", 0);
+        st = take_back_previous(s, &lease, err);
+    } else if (st == OB_AGAIN) { /* locked by a transaction that is open */
+        ob_mongo_lease_unlock(s);
+        if (unended.text[0])
+            ob_err_set(err, OB_AGAIN, "%s", unended.text);
+    }
+    bson_destroy(&lease);
+    return st;
+}
+
 enum ob_status ob_mongo_own(struct ob_source *s, struct ob_err *err)
 {
-    bson_t lease;
     if (s->owned)
         return OB_OK;
     enum ob_status st = ob_mongo_reader_rest(s->reader, REST_MS, err);
     if (st == OB_OK)
         st = prepare(s, err);
+    if (st == OB_OK)
+        st = need_session(s, err);
     if (st != OB_OK)
         return st;
     /* What a look that was under way may have locked after the lease was lost; whoever works now
@@ -247,15 +258,7 @@ enum ob_status ob_mongo_own(struct ob_source *s, struct ob_err *err)
         return st;
     s->leaked = false;
     int64_t asked = now_ms(s);
-    st = take_lease(s, &lease, err);
-    bool got = st == OB_OK && !bson_empty(&lease);
-    if (st == OB_OK && !got)
-        st = who_has_it(s, err);
-    if (got) {
-        s->epoch = ob_mongo_i64(&lease, "epoch", 0);
-        st = take_back_previous(s, &lease, err);
-    }
-    bson_destroy(&lease);
+    st = become_worker(s, err);
     if (st == OB_OK)
         st = look_aside(s, err);
     if (st != OB_OK)
@@ -346,6 +349,10 @@ enum ob_status ob_mongo_beat(struct ob_source *s, const struct ob_beat *beat, bo
     bson_destroy(query);
     if (st == OB_OK && bson_empty(&lease))
         st = ob_err_set(err, OB_FENCED, "another worker took over");
+    if (st == OB_AGAIN) {
+        ob_mongo_lease_unlock(s);
+        st = err->status = OB_RETRY;
+    }
     if (st == OB_OK) {
         s->delivered = s->failed = s->fenced = 0;
         atomic_store(&s->lease_until, asked + s->conf->lease_ms);
@@ -380,10 +387,10 @@ void ob_mongo_disown(struct ob_source *s)
     if (ob_mongo_give_back(s, &err) != OB_OK)
         ob_log(s->log, OB_LOG_WARN, "source.claims", OB_KC("error", err.text));
     bson_t *query = ob_mongo_fence(s->epoch, s->token);
-    char set[400];
+    char set[500];
     snprintf(set, sizeof(set),
              "{\"until\":{\"$subtract\":[\"$$NOW\",1]},\"state\":\"stopped\",\"in_flight\":0,"
-             "\"published\":{"
+             "\"session\":\"$$REMOVE\",\"published\":{"
              "\"$add\":[\"$published\",%" PRIu64 "]},\"failed\":{\"$add\":[\"$failed\",%" PRIu64
              "]},\"fenced\":{\"$add\":[\"$fenced\",%" PRIu64 "]}}",
              s->delivered, s->failed, s->fenced);

@@ -12,6 +12,7 @@
  *     held.c    what keys wait for              admin*.c, check.c  what people do
  *     schema.c  collections and indexes         txn.c     a transaction under the lease
  *     lease_doc.c  the lease's document         ours.c    ids of what is claimed and not settled
+ *     session.c sessions of transactions, and how one whose client is gone is ended
  *     release.c dead ones that are made pending again
  *     set.c     values by their hash
  *
@@ -249,7 +250,9 @@ struct ob_source {
     const struct ob_clock *clock;
     const struct ob_log *log;
     mongoc_client_pool_t *pool;
-    mongoc_client_t *client; /* the shard thread's */
+    mongoc_client_t *client;          /* the shard thread's */
+    mongoc_client_session_t *session; /* … of all its transactions; NULL: none yet */
+    bson_t *session_name;             /* as it is in the lease document */
     mongoc_database_t *db;
     bool ready; /* the server was looked at and the collections beside it are there */
     bool owned;
@@ -357,9 +360,35 @@ enum ob_status ob_mongo_lease_make(mongoc_client_t *client, const char *database
                                    struct ob_err *err) OB_MUST_CHECK;
 /* A query for it while it is this worker's; epoch -1: whose ever it is. */
 bson_t *ob_mongo_fence(int64_t epoch, const char *owner);
-/* findAndModify by a $set; *out is its new state, or empty where none matched. */
+/* May it be taken: OB_AGAIN: it is another worker's. Where it is over, the session of the worker
+ * before is ended, with a transaction that it left open; *unended: why that could not be done. */
+enum ob_status ob_mongo_lease_vacant(struct ob_source *s, struct ob_err *unended,
+                                     struct ob_err *err) OB_MUST_CHECK;
+/* An open transaction has the document locked: ends this worker's own session (no transaction of it
+ * is under way), and those of commands, which are short or dead. */
+void ob_mongo_lease_unlock(struct ob_source *s);
+/* Names the session of a command in the document, before its first transaction, and removes it. */
+enum ob_status ob_mongo_lease_admin(mongoc_client_t *client, const struct mongo_conf *conf,
+                                    const struct mongo_model *m, const bson_t *name, bool begins,
+                                    struct ob_err *err) OB_MUST_CHECK;
+/* findAndModify by a $set; *out is its new state, or empty where none matched. OB_AGAIN: an open
+ * transaction has it locked. */
 enum ob_status ob_mongo_lease_change(struct ob_source *s, const bson_t *query, const char *set,
                                      bson_t *out, struct ob_err *err);
+
+/* ---- session.c ---- */
+
+/* For transactions on snapshot and majority. NULL: *err says why. */
+mongoc_client_session_t *ob_mongo_session_new(mongoc_client_t *client, int64_t timeout_ms,
+                                              struct ob_err *err);
+/* What the server calls it: {id, uid, user}. *out is always initialised. */
+enum ob_status ob_mongo_session_name(mongoc_client_t *client, const char *database,
+                                     mongoc_client_session_t *session, bson_t *out,
+                                     struct ob_err *err) OB_MUST_CHECK;
+/* Ends the session of that name and rolls its transaction back; own: the name of any session of
+ * this client's user. */
+enum ob_status ob_mongo_session_kill(mongoc_client_t *client, const bson_t *name, const bson_t *own,
+                                     struct ob_err *err) OB_MUST_CHECK;
 
 /* ---- txn.c ---- */
 
@@ -367,6 +396,7 @@ enum ob_status ob_mongo_lease_change(struct ob_source *s, const bson_t *query, c
  * `numbers` new ones of parked and dead events. */
 struct mongo_txn {
     mongoc_client_t *client;
+    mongoc_client_session_t *session; /* named in the lease document */
     const struct mongo_conf *conf;
     const struct mongo_model *model;
     const struct ob_clock *clock;

@@ -105,6 +105,7 @@ enum ob_status ob_mongo_close_rows(struct mongo_drain *d, struct ob_err *err)
     ob_log(d->s->log, gone ? OB_LOG_ERROR : OB_LOG_INFO, gone ? "source.gone" : "source.closed",
            OB_KI("gone", gone), OB_KI("settled_by_others", settled), OB_KI("dead_by_others", dead));
     struct mongo_txn t = {.client = d->s->client,
+                          .session = d->s->session,
                           .conf = d->s->conf,
                           .model = d->s->model,
                           .clock = d->s->clock,

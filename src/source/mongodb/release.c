@@ -234,6 +234,7 @@ enum ob_status ob_mongo_release(struct ob_source *s, struct mongo_page *page, st
         r.numbers && r.hashes ? find(&r, NULL, err) : ob_err_set(err, OB_DOWN, "no memory");
     if (st == OB_OK && r.n > 0) {
         struct mongo_txn t = {.client = s->client,
+                              .session = s->session,
                               .conf = s->conf,
                               .model = s->model,
                               .clock = s->clock,

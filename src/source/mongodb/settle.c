@@ -54,6 +54,7 @@ static enum ob_status in_transaction(struct ob_source *s, struct ob_settle *sett
     struct settling g = {
         .s = s, .settle = settle, .out = out, .numbers = calloc(settle->n + 1, sizeof(*g.numbers))};
     struct mongo_txn t = {.client = s->client,
+                          .session = s->session,
                           .conf = s->conf,
                           .model = s->model,
                           .clock = s->clock,

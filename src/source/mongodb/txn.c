@@ -69,39 +69,11 @@ static enum ob_status try_once(const struct mongo_txn *t, mongoc_client_session_
     return st;
 }
 
-static mongoc_client_session_t *begin(const struct mongo_txn *t, struct ob_err *err)
-{
-    mongoc_session_opt_t *opts = mongoc_session_opts_new();
-    mongoc_transaction_opt_t *txn = mongoc_transaction_opts_new();
-    mongoc_read_concern_t *rc = mongoc_read_concern_new();
-    mongoc_write_concern_t *wc = mongoc_write_concern_new();
-    mongoc_read_prefs_t *primary = mongoc_read_prefs_new(MONGOC_READ_PRIMARY);
-    bson_error_t e;
-    mongoc_read_concern_set_level(rc, MONGOC_READ_CONCERN_LEVEL_SNAPSHOT);
-    mongoc_write_concern_set_wmajority(wc, (int32_t)t->conf->timeout_ms);
-    mongoc_transaction_opts_set_read_concern(txn, rc);
-    mongoc_transaction_opts_set_write_concern(txn, wc);
-    mongoc_transaction_opts_set_read_prefs(txn, primary);
-    mongoc_session_opts_set_default_transaction_opts(opts, txn);
-    mongoc_client_session_t *session = mongoc_client_start_session(t->client, opts, &e);
-    if (!session)
-        ob_mongo_fail(err, "a session", &e, NULL);
-    mongoc_transaction_opts_destroy(txn);
-    mongoc_session_opts_destroy(opts);
-    mongoc_read_concern_destroy(rc);
-    mongoc_write_concern_destroy(wc);
-    mongoc_read_prefs_destroy(primary);
-    return session;
-}
-
 enum ob_status ob_mongo_transaction(const struct mongo_txn *t, struct ob_err *err)
 {
-    mongoc_client_session_t *session = begin(t, err);
     bool again = true;
-    enum ob_status st = session ? OB_RETRY : OB_DOWN;
-    for (int i = 0; session && i < TRIES && again && st != OB_OK; i++)
-        st = try_once(t, session, &again, err);
-    if (session)
-        mongoc_client_session_destroy(session);
+    enum ob_status st = OB_RETRY;
+    for (int i = 0; i < TRIES && again && st != OB_OK; i++)
+        st = try_once(t, t->session, &again, err);
     return st;
 }
