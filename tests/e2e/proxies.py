@@ -101,6 +101,53 @@ class Slow(Proxy):
         return SlowWay(self)
 
 
+class SilentWay(Way):
+    """Passes bytes until its proxy falls silent; then it never passes a byte again, and stays open."""
+
+    def __init__(self, proxy):
+        self.proxy, self.dead = proxy, False
+
+    def sent(self, data):
+        self.dead = self.dead or self.proxy.silent
+        return b"" if self.dead else data
+
+    answered = sent
+
+
+class Silent(Proxy):
+    """Half-open connections: while `silent`, every byte of every connection is dropped and none is closed. Connections that
+    dropped a byte stay dead afterwards; new ones work."""
+
+    silent = False
+
+    def __init__(self, port=0):
+        self.times = []
+        super().__init__(port)
+
+    def way(self, client, server):
+        self.times.append(time.monotonic())
+        return SilentWay(self)
+
+
+class RenameWay(Way):
+    def __init__(self, old, new):
+        self.old, self.new = old, new
+
+    def sent(self, data):
+        return data.replace(self.old, self.new)
+
+
+class Rename(Proxy):
+    """Bytes that are sent as `old` arrive as `new`, of the same length."""
+
+    def __init__(self, port, old, new):
+        self.old, self.new = old, new
+        super().__init__(port)
+
+    def way(self, client, server):
+        return RenameWay(self.old, self.new)
+
+
 class ConfirmWay(Way):
     """AMQP: counts publishes, as the server does, and looks at every confirm."""
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #define AT(field) offsetof(struct kafka_conf, field)
+#define KAFKA_SCOUT_SOCKET_MS "4000"
 
 const struct ob_opt ob__kafka_opts[] = {
     {.type = OB_OPT_STR,
@@ -213,6 +214,12 @@ static const struct {
         {"linger.ms", "0"},
         {"socket.nagle.disable", "true"},
         {"socket.keepalive.enable", "true"},
+        /* A half-open connection answers nothing: it is given up after this time, and its requests
+         * are sent again with the same sequence numbers (test_kafka_silence). request.timeout.ms is
+         * shorter, so that a broker that waits for a slow replica answers before. */
+        {"socket.timeout.ms", "10000"},
+        {"request.timeout.ms", "8000"},
+        {"socket.connection.setup.timeout.ms", "6000"},
         {"reconnect.backoff.ms", "100"},
         {"reconnect.backoff.max.ms", "1000"},
         {"topic.metadata.propagation.max.ms", "10000"},
@@ -265,6 +272,8 @@ enum ob_status ob__kafka_handle(const struct kafka_conf *c, enum kafka_role role
     const char *user_batch = ob__kafka_property(c, "batch.size");
     for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]); i++)
         set(&m, usual[i].name, usual[i].value);
+    if (role == KAFKA_SCOUT) /* its answers decide whether the sink is up */
+        set(&m, "socket.timeout.ms", KAFKA_SCOUT_SOCKET_MS);
     for (size_t i = 0; i < c->properties.n; i++)
         set(&m, c->properties.keys[i], c->properties.values[i]);
     for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
