@@ -167,6 +167,21 @@ static struct ob_str body(struct shard *s, const struct letter *l, const struct 
     return value;
 }
 
+/* Headers that the relay sets on a dead letter: an event's headers of these names are dropped, or a
+ * reader could take theirs for ours (test_dlt: test_headers_of_an_event_cannot_shadow_ours). The
+ * content type is dropped too: the dead letter is JSON whatever the event was. */
+static bool is_own_header(struct ob_str name)
+{
+    static const char *const own[] = {
+        "outbox-origin-topic", "outbox-origin-key", "outbox-event-type", "outbox-attempts",
+        "outbox-error",        "outbox-failed-at",  "content-type",
+    };
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (name.n == strlen(own[i]) && strncasecmp(name.p, own[i], name.n) == 0)
+            return true;
+    return false;
+}
+
 static void header(struct dlt *d, struct letter *l, struct ob_str name, struct ob_str value)
 {
     l->msg.headers[l->msg.n_headers++] =
@@ -184,11 +199,9 @@ static bool headers(struct dlt *d, struct letter *l, const struct ob_dead *dead,
         ob_arena_alloc(d->arena, (routed->n_headers + OWN_HEADERS) * sizeof(*l->msg.headers));
     if (!l->msg.headers)
         return false;
-    for (size_t i = 0; i < routed->n_headers; i++) {
-        struct ob_str name = routed->headers[i].name;
-        if (name.n != 12 || strncasecmp(name.p, "content-type", 12) != 0) /* it is JSON now */
-            header(d, l, name, routed->headers[i].value);
-    }
+    for (size_t i = 0; i < routed->n_headers; i++)
+        if (!is_own_header(routed->headers[i].name))
+            header(d, l, routed->headers[i].name, routed->headers[i].value);
     header(d, l, OB_STR("outbox-origin-topic"), topic);
     header(d, l, OB_STR("outbox-origin-key"), l->msg.key);
     header(d, l, OB_STR("outbox-event-type"), dead->type);

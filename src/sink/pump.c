@@ -181,7 +181,7 @@ static enum ob_status start(struct ob_pump *p, struct ob_err *err)
     int rc = pthread_create(&p->thread, NULL, ob_pump_run, p);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0)
-        return ob_err_set(err, OB_FATAL, "cannot start a thread: %s", strerror(rc));
+        return ob_err_set(err, OB_DOWN, "cannot start a thread: %s", strerror(rc));
     p->started = true;
     return OB_OK;
 }
@@ -191,7 +191,7 @@ enum ob_status ob_pump_open(const struct ob_sink_env *env, const struct ob_pump_
 {
     struct ob_pump *p = calloc(1, sizeof(*p));
     if (!p)
-        return ob_err_set(err, OB_FATAL, "no memory");
+        return ob_err_set(err, OB_DOWN, "not enough memory for the sink's queue");
     p->env = *env;
     p->ops = ops;
     p->user = user;
@@ -207,7 +207,7 @@ enum ob_status ob_pump_open(const struct ob_sink_env *env, const struct ob_pump_
     p->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     enum ob_status st = OB_OK;
     if (!p->slots || !p->queue || !p->over || !p->free || p->fd < 0 || p->wake_fd < 0)
-        st = ob_err_set(err, OB_FATAL, "cannot make its queue: %s", strerror(errno));
+        st = ob_err_set(err, OB_DOWN, "cannot create the sink's queue: %s", strerror(errno));
     for (size_t i = 0; st == OB_OK && i < cap; i++)
         p->free[i] = (uint32_t)(cap - 1 - i);
     *out = p; /* before its thread, which calls what uses it */

@@ -38,7 +38,7 @@ struct ob_pump_ops {
 
 #define OB_PUMP_HAND 256
 
-/* cap: messages accepted and without verdict. */
+/* cap: messages accepted and without verdict. OB_DOWN: no memory, file descriptor or thread now. */
 enum ob_status ob_pump_open(const struct ob_sink_env *env, const struct ob_pump_ops *ops,
                             void *user, size_t cap, struct ob_pump **out,
                             struct ob_err *err) OB_MUST_CHECK;

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from helpers import counted, wait_until
+from proxies import Rename, Silent
 
 CONFIG = """
 log: {{level: debug}}
@@ -212,17 +213,85 @@ def test_a_queue_with_other_properties_is_said_and_bound(outbox, rabbit):
     assert f"queue {queue}: 406 PRECONDITION_FAILED" in r.out and "x-message-ttl" in r.out
 
 
+def poisoned(port):
+    """The server refuses a header CC that is not a list. The sink never sends one: the proxy makes it of the header qq."""
+    return Rename(port, b"\x02qq", b"\x02CC")
+
+
+RESERVED = ["CC", "BCC", "cc", "x-death", "X-First-Death-Queue", "x-last-death-reason", "x-received-from"]
+
+
+def test_headers_of_the_server_are_left_out(outbox, rabbit):
+    """Headers on which RabbitMQ acts: CC and BCC route to further queues or close the channel. From a row or a route they are not
+    sent, with one warning per name, and the event arrives."""
+    exchange, queue = rabbit.exchange("y")
+    other = rabbit.exchange("somebody")[1]
+    routes = '[{topic: y, headers: {BCC: somebody, x-route: r}}]'
+    db = prepare(outbox, rabbit.url, f"exchange: {exchange}", routes)
+    for n in range(20):
+        insert(db, f"k{n}", n, headers=json.dumps({**{name: "somebody" for name in RESERVED}, "x-delay": "5", "x-row": str(n)}))
+    r = outbox.run("run", "--once")
+    got = rabbit.read(queue)
+    assert sorted(numbers(got)) == list(range(20)) and rabbit.depth(other) == 0
+    for _, p, body in got:
+        assert p.headers == {"x-delay": "5", "x-route": "r", "x-row": str(json.loads(body)["n"])}
+    told = [line.split("header=")[1].split()[0] for line in r.err.splitlines() if "sink.rabbitmq.header" in line]
+    assert sorted(told) == sorted(RESERVED) and "channel_closed" not in r.err
+    assert dead(outbox) == [] and status(outbox)["failed"] == 0
+
+
+@pytest.mark.parametrize("failure", ["refused", "silent", "dns", "password", "vhost", "ca"])
+def test_what_may_pass_is_down_and_tried_again(outbox, rabbit, failure):
+    """Only a mistake in the configuration file is fatal. Each of these is reported with its reason, spends no attempt, and delivery
+    begins when it is over."""
+    exchange, queue = rabbit.exchange()
+    user, vhost = rabbit.name("user"), rabbit.name("vhost")
+    rabbit.ctl("add_user", user, "before")
+    rabbit.ctl("set_permissions", user, ".*", ".*", ".*")
+    proxy = Silent(rabbit.port)
+    proxy.up, proxy.silent = failure != "refused", failure == "silent"
+    login = f"{user}:after" if failure == "password" else "guest:guest"
+    host = "outbox.invalid" if failure == "dns" else f"127.0.0.1:{proxy.address}"
+    path = vhost if failure == "vhost" else ""
+    url = f"amqp{'s' if failure == 'ca' else ''}://{login}@{host}/{path}"
+    sink = "exchange: '', declare: off" if failure == "vhost" else f"exchange: {exchange}"
+    db = prepare(outbox, url, f"{sink}, connect_timeout: 1s{', ca: missing.pem' if failure == 'ca' else ''}",
+                 routes=f'[{{topic: {queue}}}]')
+    insert(db, "a", 1)
+    p = outbox.start("run")
+    reason = {"refused": "RabbitMQ at 127.0.0.1", "silent": "timed out", "dns": "outbox.invalid", "password": "403 ACCESS_REFUSED",
+              "vhost": "530 NOT_ALLOWED", "ca": "ca: missing.pem cannot be read"}[failure]
+    wait_until(lambda: "msg=sink.down" in p.err, 20, "the sink is down")
+    line = next(x for x in p.err.splitlines() if "msg=sink.down" in x)
+    assert reason in line and "after" not in line, line
+    assert failure != "password" or "check user and password" in line
+    proxy.up, proxy.silent = True, False
+    if failure == "password":
+        rabbit.ctl("change_password", user, "after")
+    if failure == "vhost":
+        rabbit.ctl("add_vhost", vhost)
+        rabbit.ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+        wait_until(lambda: "msg=sink.up" in p.err, 30, "the sink is up")
+    elif failure not in ("dns", "ca"):
+        wait_until(lambda: rabbit.depth(queue) == 1, 30, "delivered")
+    assert p.alive and dead(outbox) == [] if failure != "vhost" else p.alive
+    assert failure == "vhost" or status(outbox)["failed"] == 0
+    proxy.close()
+
+
 def test_a_publish_that_closes_the_channel_with_406_is_the_only_one_dead(outbox, rabbit):
     """The server refuses a header CC that is no list: that event never can be taken. The others are found not guilty."""
     exchange, queue = rabbit.exchange()
-    routes = '[{match: {type: poison}, topic: x, headers: {CC: somebody}}, {topic: y}]'
-    db = prepare(outbox, rabbit.url, f"exchange: {exchange}", routes, more="    order: pipelined")
+    proxy = poisoned(rabbit.port)
+    routes = '[{match: {type: poison}, topic: x, headers: {qq: somebody}}, {topic: y}]'
+    db = prepare(outbox, f"amqp://guest:guest@127.0.0.1:{proxy.address}/", f"exchange: {exchange}", routes, more="    order: pipelined")
     for n in range(200):
         insert(db, f"k{n}", n, type="poison" if n == 77 else "fine")
     outbox.run("run", "--once")
     (row,) = dead(outbox)
     assert "406 PRECONDITION_FAILED" in row["error"] and "CC" in row["error"] and row["attempts"] == 1
     assert set(numbers(rabbit.read(queue))) == set(range(200)) - {77}
+    proxy.close()
 
 
 def test_a_routing_key_that_may_not_be_written_blocks_itself_alone(outbox, rabbit):

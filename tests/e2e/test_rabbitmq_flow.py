@@ -10,7 +10,7 @@ import pytest
 
 from helpers import SLOW, wait_until
 from proxies import ConfirmWay, Confirms, Proxy, Way
-from test_rabbitmq import dead, insert, numbers, prepare, status
+from test_rabbitmq import dead, insert, numbers, poisoned, prepare, status
 
 
 def through(proxy):
@@ -104,8 +104,9 @@ def test_a_poison_beside_a_confirm_that_never_comes(outbox, rabbit):
     are sent one at a time is never confirmed."""
     exchange, queue = rabbit.exchange()
     decide, _ = swallowing(b'"key": "stuck"', 1000)
-    proxy = Confirms(rabbit.port, decide)
-    routes = '[{match: {type: poison}, topic: x, headers: {CC: somebody}}, {topic: "${type}"}]'
+    poison = poisoned(rabbit.port)
+    proxy = Confirms(poison.address, decide)
+    routes = '[{match: {type: poison}, topic: x, headers: {qq: somebody}}, {topic: "${type}"}]'
     db = prepare(outbox, through(proxy), f"exchange: {exchange}", routes, more=f"    publish_timeout: {int(30 * SLOW)}s")
     db.execute("begin")
     for n in range(100):
@@ -118,6 +119,7 @@ def test_a_poison_beside_a_confirm_that_never_comes(outbox, rabbit):
     assert row["key"] == "poison" and "406 PRECONDITION_FAILED" in row["error"]
     assert p.alive and "msg=sink.down" not in p.err
     proxy.close()
+    poison.close()
 
 
 def test_an_exchange_is_looked_for_once(outbox, rabbit):

@@ -150,8 +150,10 @@ static enum ob_status login(const struct ob_sink_rabbit_conf *c, amqp_connection
         return OB_OK;
     char why[300];
     ob_rabbit_reply(&r, why, sizeof(why));
-    return ob_err_set(err, OB_DOWN, "cannot log in to RabbitMQ at %s:%d: %s", info->host,
-                      info->port, why);
+    bool refused = strncmp(why, "403", 3) == 0;
+    return ob_err_set(err, OB_DOWN, "cannot log in to RabbitMQ at %s:%d: %s%s", info->host,
+                      info->port, why,
+                      refused ? "; check user and password (rabbitmqctl authenticate_user)" : "");
 }
 
 enum ob_status ob_rabbit_dial(const struct ob_sink_rabbit_conf *c, unsigned host, unsigned *n,

@@ -13,7 +13,7 @@ static enum ob_status keys(struct ob_sink *s, const struct ob_node *v, struct ra
         return ob_node_err(&v->pos, err, "bind: a list of routing keys is needed");
     q->keys = ob_arena_zalloc(s->arena, (v->n + 1) * sizeof(*q->keys));
     if (!q->keys)
-        return ob_err_set(err, OB_FATAL, "no memory");
+        return ob_err_set(err, OB_DOWN, "not enough memory for `queues`");
     for (size_t i = 0; i < v->n; i++) {
         if (v->items[i]->kind != OB_NODE_SCALAR)
             return ob_node_err(&v->items[i]->pos, err, "bind: text is needed");
@@ -55,7 +55,7 @@ enum ob_status ob_rabbit_queues_load(const struct ob_sink_rabbit_conf *c, struct
         return ob_node_err(&list->pos, err, "queues: a list of queues is needed");
     s->queues = ob_arena_zalloc(s->arena, (list->n + 1) * sizeof(*s->queues));
     if (!s->queues)
-        return ob_err_set(err, OB_FATAL, "no memory");
+        return ob_err_set(err, OB_DOWN, "not enough memory for `queues`");
     for (size_t i = 0; i < list->n; i++) {
         const struct ob_node *n = list->items[i];
         struct rabbit_queue *q = &s->queues[s->n_queues++];
@@ -75,8 +75,8 @@ enum ob_status ob_rabbit_queues_load(const struct ob_sink_rabbit_conf *c, struct
 enum ob_status ob_rabbit_queues_valid(const struct ob_sink_rabbit_conf *c, struct ob_err *err)
 {
     struct ob_sink s = {.conf = c, .arena = ob_arena_new(4096, 1 << 20)};
-    enum ob_status st =
-        s.arena ? ob_rabbit_queues_load(c, &s, err) : ob_err_set(err, OB_FATAL, "no memory");
+    enum ob_status st = s.arena ? ob_rabbit_queues_load(c, &s, err)
+                                : ob_err_set(err, OB_DOWN, "not enough memory for `queues`");
     ob_arena_unref(s.arena);
     return st;
 }

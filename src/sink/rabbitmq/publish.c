@@ -6,6 +6,7 @@
 #include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/ioctl.h>
 
 #define SHORT_MAX 255
@@ -63,9 +64,64 @@ static const struct ob_header *header_of(const struct ob_msg *m, const char *nam
     return NULL;
 }
 
-static void fill(const struct ob_sink_rabbit_conf *c, const struct ob_msg *m,
-                 amqp_basic_properties_t *p, amqp_table_entry_t *entries)
+/* Headers on which the server acts. CC and BCC name further routing keys, past the routes; as text,
+ * which is all that a header of ours can be, they close the channel. The others are the server's
+ * own record of where a message has been: by them it detects cycles, and consumers count deliveries
+ * (test_rabbitmq: test_headers_of_the_server_are_left_out). */
+static bool is_reserved(struct ob_str name)
 {
+    static const struct {
+        const char *text;
+        bool prefix;
+    } reserved[] = {
+        {"CC", false},           {"BCC", false},         {"x-death", false},
+        {"x-first-death", true}, {"x-last-death", true}, {"x-received-from", false},
+    };
+    if (name.n == 0 || !strchr("BCXbcx", name.p[0]))
+        return false;
+    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++) {
+        size_t n = strlen(reserved[i].text);
+        if ((name.n == n || (reserved[i].prefix && name.n > n)) &&
+            strncasecmp(name.p, reserved[i].text, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* One warning per name. */
+static void warn_left_out(struct ob_sink *s, struct ob_str name)
+{
+    uint64_t hash = ob_rabbit_hash(name);
+    for (size_t i = 0; i < s->n_left_out; i++)
+        if (s->left_out[i] == hash)
+            return;
+    if (s->n_left_out == RABBIT_LEFT_OUT)
+        return;
+    s->left_out[s->n_left_out++] = hash;
+    ob_log(s->env.log, OB_LOG_WARN, "sink.rabbitmq.header", OB_KS("header", name),
+           OB_KC("error", "not sent: RabbitMQ acts on headers of this name"));
+}
+
+static int fill_headers(struct ob_sink *s, const struct ob_msg *m, amqp_table_entry_t *entries)
+{
+    int n = 0;
+    for (size_t i = 0; i < m->n_headers; i++) {
+        if (is_reserved(m->headers[i].name)) {
+            warn_left_out(s, m->headers[i].name);
+            continue;
+        }
+        entries[n++] = (amqp_table_entry_t){
+            .key = ob_rabbit_bytes(m->headers[i].name),
+            .value = {.kind = AMQP_FIELD_KIND_UTF8,
+                      .value = {.bytes = ob_rabbit_bytes(m->headers[i].value)}}};
+    }
+    return n;
+}
+
+static void fill(struct ob_sink *s, const struct ob_msg *m, amqp_basic_properties_t *p,
+                 amqp_table_entry_t *entries)
+{
+    const struct ob_sink_rabbit_conf *c = s->conf;
     *p = (amqp_basic_properties_t){._flags =
                                        AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG,
                                    .delivery_mode = 2,
@@ -96,15 +152,11 @@ static void fill(const struct ob_sink_rabbit_conf *c, const struct ob_msg *m,
         p->_flags |= AMQP_BASIC_PRIORITY_FLAG;
         p->priority = (uint8_t)(h->value.p[0] - '0');
     }
-    if (m->n_headers == 0)
+    int n = fill_headers(s, m, entries);
+    if (n == 0)
         return;
-    for (size_t i = 0; i < m->n_headers; i++)
-        entries[i] = (amqp_table_entry_t){
-            .key = ob_rabbit_bytes(m->headers[i].name),
-            .value = {.kind = AMQP_FIELD_KIND_UTF8,
-                      .value = {.bytes = ob_rabbit_bytes(m->headers[i].value)}}};
     p->_flags |= AMQP_BASIC_HEADERS_FLAG;
-    p->headers = (amqp_table_t){.num_entries = (int)m->n_headers, .entries = entries};
+    p->headers = (amqp_table_t){.num_entries = n, .entries = entries};
 }
 
 /* The library's publish waits for room in the socket for ever: so there must be room. What is
@@ -172,7 +224,7 @@ enum ob_status ob_rabbit_send(struct ob_sink *s, uint64_t ticket, const struct o
         return OB_AGAIN;
     amqp_table_entry_t entries[RABBIT_HEADERS];
     amqp_basic_properties_t props;
-    fill(s->conf, m, &props, entries);
+    fill(s, m, &props, entries);
     amqp_bytes_t body = ob_rabbit_bytes(m->value);
     if (m->value_null)
         body.len = 0;

@@ -20,6 +20,7 @@ enum { OB_RABBIT_REJECT, OB_RABBIT_RETRY, OB_RABBIT_DELIVER };
 #define RABBIT_SEEN 1024
 #define RABBIT_GATHER 256
 #define RABBIT_RETURNS 256
+#define RABBIT_LEFT_OUT 32 /* names of headers that are warned about */
 
 struct ob_sink_rabbit_conf {
     const char *url, *user, *password, *name;
@@ -98,6 +99,8 @@ struct ob_sink {
     } confirmed[RABBIT_SEEN];         /* by dest: its highest confirmed tag; overwritten freely */
     uint64_t unroutable[RABBIT_SEEN]; /* dests that were logged: a set, at most half full */
     size_t n_unroutable;
+    uint64_t left_out[RABBIT_LEFT_OUT]; /* hashes of header names that were warned about */
+    size_t n_left_out;
     /* A basic.return whose header and body are under way. */
     bool returning;
     uint64_t return_left;

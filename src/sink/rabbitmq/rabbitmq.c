@@ -176,14 +176,16 @@ static enum ob_status rabbit_open(const struct ob_sink_env *env, const void *con
 {
     const struct ob_sink_rabbit_conf *c = conf;
     enum ob_status st = ob_rabbit_validate(c, NULL, err);
+    if (st != OB_OK)
+        return st;
     struct ob_sink *s = calloc(1, sizeof(*s));
     if (!s)
-        return ob_err_set(err, OB_FATAL, "no memory");
+        return ob_err_set(err, OB_DOWN, "not enough memory for the RabbitMQ sink");
     s->env = *env;
     s->conf = c;
     s->arena = ob_arena_new(4096, 1 << 20);
-    if (st == OB_OK && !s->arena)
-        st = ob_err_set(err, OB_FATAL, "no memory");
+    if (!s->arena)
+        st = ob_err_set(err, OB_DOWN, "not enough memory for the RabbitMQ sink");
     if (st == OB_OK)
         st = ob_rabbit_sent_init(s, (size_t)c->window, err);
     if (st == OB_OK)
@@ -192,7 +194,7 @@ static enum ob_status rabbit_open(const struct ob_sink_env *env, const void *con
         st = ob_pump_open(env, &ops, s, (size_t)c->window, &s->pump, err);
     if (st != OB_OK) {
         rabbit_close(s, 0);
-        return OB_FATAL;
+        return st;
     }
     *caps = (struct ob_sink_caps){
         .ordered = false, .max_in_flight = (size_t)c->window, .max_bytes = (size_t)c->max_message};

@@ -20,7 +20,7 @@ enum ob_status ob_rabbit_sent_init(struct ob_sink *s, size_t window, struct ob_e
     s->max_late = window;
     s->late = calloc(window, sizeof(*s->late));
     ob_rabbit_sent_reset(s);
-    return s->sent && s->late ? OB_OK : ob_err_set(err, OB_FATAL, "no memory");
+    return s->sent && s->late ? OB_OK : ob_err_set(err, OB_DOWN, "not enough memory for `window`");
 }
 
 void ob_rabbit_sent_clear(struct ob_sink *s)

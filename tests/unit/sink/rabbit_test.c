@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define N 16
@@ -397,6 +398,42 @@ static void each_unroutable_key_is_named_once(void **state)
     fclose(file);
 }
 
+/* Only a mistake in the configuration is fatal; what may pass is tried again. */
+static void open_tells_a_mistake_from_a_shortage(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *url, *cert;
+        rlim_t files; /* 0: as many as usual */
+        enum ob_status want;
+        const char *text;
+    } rows[] = {
+        {"no host", "", NULL, 0, OB_FATAL, "url"},
+        {"not a url", "http://h/", NULL, 0, OB_FATAL, "url"},
+        {"certificate without key", "amqps://h/", "c.pem", 0, OB_FATAL, "cert and key"},
+        {"no file descriptor", "amqp://127.0.0.1:1/", NULL, 3, OB_DOWN, "Too many open files"},
+        {"nobody listens", "amqp://127.0.0.1:1/", NULL, 0, OB_OK, ""},
+    };
+    struct rlimit usual, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct ob_sink_rabbit_conf c = {
+            .url = rows[i].url, .cert = rows[i].cert, .window = N, .connect_timeout_ms = 1000};
+        struct ob_sink *sink = NULL;
+        struct ob_sink_caps caps;
+        struct ob_err err = {.text = ""};
+        struct ob_sink_env env = {.pipeline = "p", .shards = 1};
+        few = usual;
+        few.rlim_cur = rows[i].files ? rows[i].files : usual.rlim_cur;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        enum ob_status st = ob_sink_rabbitmq.open(&env, &c, &sink, &caps, &err);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+        if (st != rows[i].want || !strstr(err.text, rows[i].text))
+            fail_msg("%s: %s, %s", rows[i].name, ob_status_name(st), err.text);
+        ob_sink_rabbitmq.close(sink, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +446,7 @@ int main(void)
         cmocka_unit_test(an_answer_clears_what_stood_before_its_question),
         cmocka_unit_test(a_return_has_its_own_reason),
         cmocka_unit_test(each_unroutable_key_is_named_once),
+        cmocka_unit_test(open_tells_a_mistake_from_a_shortage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
