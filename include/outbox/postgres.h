@@ -9,6 +9,12 @@
  * there already, a missing right) fails the transaction, as any statement does: roll back, or to a
  * savepoint of yours.
  *
+ * Ids: the native outbox is partitioned by number, and an id is unique within one partition only
+ * (1,000,000 events by default). The server refuses an id that the partition of the moment has
+ * already. Written again when the writers have gone on to another partition, it is stored and
+ * published a second time, with the same id: outbox_pg_exists() first, and consumers that remember
+ * ids. A table of another system has the constraints that its owner gave it.
+ *
  * Only there when the library was built with libpq (meson -Dpostgres=enabled). Handles are not for
  * several threads at once; a target may be shared by threads that only use it. */
 #ifndef OUTBOX_POSTGRES_H
@@ -74,7 +80,8 @@ OUTBOX_API void outbox_pg_target_close(struct outbox_pg_target *target);
 
 /* Writes one event into the transaction that is open on conn. target and ctx may be NULL. id:
  * OUTBOX_ID_SIZE bytes, or NULL. A field that the table has no column for is refused, so that
- * nothing is lost in silence; what a context alone says is left out there. */
+ * nothing is lost in silence; what a context alone says is left out there, except with polyshop and
+ * microdao, whose messages carry it: there it goes into the payload's member "metadata". */
 OUTBOX_API enum outbox_status outbox_pg_emit(struct pg_conn *conn,
                                              const struct outbox_pg_target *target,
                                              const struct outbox_ctx *ctx,

@@ -36,7 +36,8 @@ struct outbox_event {
     const void *payload;        /* NULL: no payload */
     size_t payload_size;        /* JSON and TEXT: 0 means up to the NUL */
     enum outbox_payload payload_kind;
-    const char *id; /* NULL: a UUID of version 7 is made. The same id is never stored twice */
+    const char *id; /* NULL: a UUID of version 7 is made. SQLite and MongoDB store an id once;
+                     * PostgreSQL's native outbox once per partition, see outbox/postgres.h */
     const char *key, *tenant, *topic;
     const char *headers, *metadata; /* JSON objects */
     const int64_t *entity_version;  /* order within the aggregate; NULL: none */
@@ -53,7 +54,7 @@ enum outbox_ctx_field {
     OUTBOX_CTX_TENANT = 0,         /* metadata tenantId; also the event's tenant if it has none */
     OUTBOX_CTX_USER = 1,           /* userId */
     OUTBOX_CTX_CORRELATION_ID = 2, /* correlationId */
-    OUTBOX_CTX_TRACEPARENT = 3,    /* traceparent */
+    OUTBOX_CTX_TRACEPARENT = 3,    /* traceparent; also traceId, where it is W3C's form */
     OUTBOX_CTX_SOURCE = 4,         /* source: the service that speaks */
 };
 

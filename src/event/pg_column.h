@@ -25,7 +25,7 @@ struct ob_pg_table {
     struct ob_pg_stream *streams;
     size_t n_streams;
     const char *pending, *pending_number;
-    bool payload_json;
+    bool payload_json, context_in_payload;
 };
 
 static inline bool ob_pg_is(const struct ob_pg_column *c, const char *typname)

@@ -199,6 +199,7 @@ static enum ob_status unmapped(const struct ob_pg_table *t, const PGresult *res,
 static bool copy_rest(struct ob_pg_table *t, const struct ob_pg_table_conf *conf)
 {
     t->payload_json = conf->payload_json;
+    t->context_in_payload = conf->context_in_payload;
     t->pending = copy(t->arena, conf->pending);
     t->pending_number = copy(t->arena, conf->pending_number);
     if ((conf->pending && !t->pending) || (conf->pending_number && !t->pending_number))
@@ -243,6 +244,11 @@ enum ob_status ob_pg_table_new(const struct ob_pg_table_conf *conf, const PGresu
     else
         ob_pg_table_free(t);
     return st;
+}
+
+bool ob_pg_table_context_in_payload(const struct ob_pg_table *table)
+{
+    return table && table->context_in_payload && !table->col[OB_PG_METADATA].name;
 }
 
 void ob_pg_table_free(struct ob_pg_table *t)

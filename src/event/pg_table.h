@@ -53,6 +53,8 @@ struct ob_pg_table_conf {
     const char *pending, *pending_number; /* the status of a new row: in a text column, in a
                                              number column */
     bool payload_json;                    /* takes nothing but JSON, whatever its column could */
+    bool context_in_payload; /* without a metadata column a context goes to the payload's /metadata
+                              */
 };
 
 /* The same from a config file; streams: room for mapping->streams.n of them. */
@@ -78,6 +80,8 @@ void ob_pg_table_lookup(const struct ob_pg_table_conf *conf, struct ob_buf *name
 enum ob_status ob_pg_table_new(const struct ob_pg_table_conf *conf, const struct pg_result *res,
                                struct ob_pg_table **out, struct ob_err *err) OB_MUST_CHECK;
 void ob_pg_table_free(struct ob_pg_table *table);
+/* Whether a context belongs into the payload. table may be NULL. */
+bool ob_pg_table_context_in_payload(const struct ob_pg_table *table);
 /* Is there a row of this id? One row with one boolean. table NULL: the native outbox. OB_REJECT: no
  * such id can be. sql is where the statement lives. */
 enum ob_status ob_pg_table_exists(const struct ob_pg_table *table, const char *id,

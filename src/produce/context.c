@@ -97,12 +97,25 @@ static struct ob_str inside(struct ob_str object)
     return object;
 }
 
+/* The trace id of a W3C traceparent, "00-<32 hex>-<16 hex>-<2 hex>"; empty: it has none. */
+static struct ob_str trace_id_of(const char *traceparent)
+{
+    static const char hex[] = "0123456789abcdef";
+    const size_t n = 55;
+
+    if (!traceparent || strlen(traceparent) < n || traceparent[2] != '-' ||
+        strspn(traceparent + 3, hex) != 32 || traceparent[35] != '-')
+        return (struct ob_str){0};
+    return (struct ob_str){traceparent + 3, 32};
+}
+
 /* The context's fields first, then the event's own, byte for byte. */
 static void stamp(const struct outbox_ctx *ctx, struct ob_str own, struct ob_buf *out)
 {
     struct ob_json j;
     char now[OB_RFC3339_MAX];
     struct ob_str rest = own.n ? inside(own) : own;
+    struct ob_str trace = trace_id_of(ctx->value[OUTBOX_CTX_TRACEPARENT]);
 
     ob_json_init(&j, out);
     ob_json_open(&j, '{');
@@ -111,6 +124,10 @@ static void stamp(const struct outbox_ctx *ctx, struct ob_str own, struct ob_buf
             ob_json_keyc(&j, names[i]);
             ob_json_strc(&j, ctx->value[i]);
         }
+    if (trace.n && !has(own, "traceId")) {
+        ob_json_keyc(&j, "traceId");
+        ob_json_str(&j, trace);
+    }
     if (!has(own, "timestamp")) {
         ob_json_keyc(&j, "timestamp");
         ob_json_str(&j, (struct ob_str){now, ob_rfc3339(ob_clock_wall_us(&ob_clock_system), now)});
@@ -176,5 +193,51 @@ enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_
     if (metadata->failed)
         return ob_err_set(err, OB_REJECT, "the metadata is too large");
     row->metadata = ob_buf_view(metadata);
+    return OB_OK;
+}
+
+/* Where the context goes in the payload: its member "metadata" as it is, or (n 0) none there yet.
+ * False: the payload has no place for it. */
+static bool find_metadata(struct ob_str payload, struct ob_str *own)
+{
+    enum ob_jtype type;
+    struct ob_err err;
+
+    *own = (struct ob_str){0};
+    if (ob_json_check(payload, &type, &err) != OB_OK || type != OB_J_OBJECT)
+        return false;
+    if (ob_json_pointer(payload, OB_STR("/metadata"), own, &type, NULL) != OB_OK) {
+        *own = (struct ob_str){0};
+        return true;
+    }
+    return type == OB_J_OBJECT;
+}
+
+enum ob_status ob_produce_context_payload(const struct outbox_ctx *ctx, struct ob_buf *payload,
+                                          struct ob_row *row, struct ob_err *err)
+{
+    struct ob_str own;
+
+    if (!ctx || !row->metadata_of_context || row->payload_kind != OB_PAYLOAD_JSON ||
+        !find_metadata(row->payload, &own))
+        return OB_OK;
+    ob_buf_reset(payload);
+    if (own.n) {
+        size_t before = (size_t)(own.p - row->payload.p);
+        ob_buf_put(payload, row->payload.p, before);
+        stamp(ctx, own, payload);
+        ob_buf_put(payload, own.p + own.n, row->payload.n - before - own.n);
+    } else {
+        struct ob_str rest = inside(row->payload);
+        ob_buf_c(payload, "{\"metadata\":");
+        stamp(ctx, own, payload);
+        if (rest.n)
+            ob_buf_char(payload, ',');
+        ob_buf_str(payload, rest);
+        ob_buf_char(payload, '}');
+    }
+    if (payload->failed)
+        return ob_err_set(err, OB_REJECT, "the payload with its context is too large");
+    row->payload = ob_buf_view(payload);
     return OB_OK;
 }

@@ -24,19 +24,23 @@ static const struct outbox_event *event_of(const struct input *in, size_t i)
 static enum ob_status add_all(struct ob_pg_batch *b, const struct outbox_ctx *ctx,
                               const struct input *in, struct ob_err *err)
 {
-    struct ob_buf metadata;
+    struct ob_buf metadata, payload;
     enum ob_status st = OB_OK;
 
     ob_buf_init(&metadata, 0);
+    ob_buf_init(&payload, 0);
     for (size_t i = 0; i < in->n && st == OB_OK; i++) {
         struct ob_row row;
         st = ob_produce_row(ctx, event_of(in, i), &metadata, &row, err);
+        if (st == OB_OK && ob_pg_table_context_in_payload(b->table))
+            st = ob_produce_context_payload(ctx, &payload, &row, err);
         if (st == OB_OK)
             st = ob_pg_batch_add(b, &row, err);
         if (st != OB_OK && in->n > 1)
             ob_err_prefix(err, "event %zu of %zu", i + 1, in->n);
     }
     ob_buf_clear(&metadata);
+    ob_buf_clear(&payload);
     return st;
 }
 

@@ -14,6 +14,11 @@ enum outbox_status ob_produce_give(enum ob_status status, const struct ob_err *f
 enum ob_status ob_produce_row(const struct outbox_ctx *ctx, const struct outbox_event *event,
                               struct ob_buf *metadata, struct ob_row *row,
                               struct ob_err *err) OB_MUST_CHECK;
+/* For a table without a metadata column: what the context alone says goes into the member
+ * "metadata" of a JSON object; what is there already stays. The payload is then borrowed from buf
+ * (reset first). */
+enum ob_status ob_produce_context_payload(const struct outbox_ctx *ctx, struct ob_buf *buf,
+                                          struct ob_row *row, struct ob_err *err) OB_MUST_CHECK;
 
 /* Collected events, in the order in which they were raised. */
 const struct outbox_event *ob_collector_event(const struct outbox_collector *c, size_t i);

@@ -68,6 +68,8 @@ static void assert_text(struct bench *b, const char *query, const char *want)
 }
 
 #define UUID "01920000-0000-7000-8000-000000000001"
+#define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"
+#define PARENT "00-" TRACE "-00f067aa0ba902b7-01"
 
 static void polyshop(void **state)
 {
@@ -105,19 +107,67 @@ static void polyshop(void **state)
         assert_true(there);
         assert_int_equal(outbox_pg_exists(b->app, t, UUID, &there, &err), OUTBOX_OK);
         assert_false(there);
-        assert_text(b,
-                    "select string_agg(concat_ws('|', aggregate_id, event_type, version, payload, "
-                    "processed, coalesce(processed_at::text, '-'), coalesce(error_message, '-'), "
-                    "created_at = (select max(created_at) from outbox_events)), ';' order by "
-                    "event_type desc) from outbox_events",
-                    i ? UUID "|order.order.placed.v1|1|{\"a\":1}|f|-|-|t;" UUID "|b|3|2|f|-|-|t"
-                      : UUID "|order.order.placed.v1|1|{\"a\": 1}|f|-|-|t;" UUID "|b|3|2|f|-|-|t");
-        if (i) /* metadata where the table has such a column */
+        assert_text(
+            b,
+            "select string_agg(concat_ws('|', aggregate_id, event_type, version, case when "
+            "position('metadata' in payload::text) > 0 then (payload::jsonb - 'metadata')::text "
+            "else payload::text end, processed, coalesce(processed_at::text, '-'), "
+            "coalesce(error_message, '-'), "
+            "created_at = (select max(created_at) from outbox_events)), ';' order by "
+            "event_type desc) from outbox_events",
+            i ? UUID "|order.order.placed.v1|1|{\"a\":1}|f|-|-|t;" UUID "|b|3|2|f|-|-|t"
+              : UUID "|order.order.placed.v1|1|{\"a\": 1}|f|-|-|t;" UUID "|b|3|2|f|-|-|t");
+        if (i) /* metadata where the table has such a column, else in the payload */
             assert_int_equal(num(b, "select count(*) from outbox_events where metadata ->> "
                                     "'userId' = 'anna'"),
                              2);
         outbox_pg_target_close(t);
     }
+    outbox_ctx_free(ctx);
+}
+
+/* A context in a table without a metadata column: in the payload's member metadata, where the
+ * profile's envelope finds it. What the payload says itself stays, byte for byte. */
+static void a_context_goes_into_the_payload(void **state)
+{
+    static const struct {
+        const char *name, *payload, *want; /* <t>: the time */
+    } rows[] = {
+        {"an object", "{\"a\":1.50}",
+         "{\"metadata\":{\"userId\":\"anna\",\"traceparent\":\"" PARENT "\",\"traceId\":\"" TRACE
+         "\",\"timestamp\":<t>},\"a\":1.50}"},
+        {"an empty object", " { } ",
+         "{\"metadata\":{\"userId\":\"anna\",\"traceparent\":\"" PARENT "\",\"traceId\":\"" TRACE
+         "\",\"timestamp\":<t>}}"},
+        {"metadata of its own",
+         "{\"b\": 1, \"metadata\" : {\"userId\": 7, \"traceId\":\"x\"}, \"c\":2}",
+         "{\"b\": 1, \"metadata\" : {\"traceparent\":\"" PARENT
+         "\",\"timestamp\":<t>,\"userId\": 7, \"traceId\":\"x\"}, \"c\":2}"},
+        {"metadata that is no object", "{\"metadata\":\"m\"}", "{\"metadata\":\"m\"}"},
+        {"a list", "[1]", "[1]"},
+        {"a number", "2", "2"},
+    };
+    struct bench *b = *state;
+    struct outbox_ctx *ctx = outbox_ctx_new();
+
+    assert_int_equal(outbox_ctx_set(ctx, OUTBOX_CTX_USER, "anna"), OUTBOX_OK);
+    assert_int_equal(outbox_ctx_set(ctx, OUTBOX_CTX_TRACEPARENT, PARENT), OUTBOX_OK);
+    sql(b, "create table outbox_events (id uuid primary key, aggregate_id text not null, "
+           "event_type text not null, version int not null default 1, payload json not null, "
+           "created_at timestamptz not null default now(), processed boolean not null default "
+           "false, processed_at timestamptz, error_message text)");
+    struct outbox_pg_target *t = profile(b, "polyshop");
+    for (size_t i = 0; i < ROWS(rows); i++) {
+        const struct outbox_event e = {
+            .type = "order.paid", .aggregate_id = "7", .payload = rows[i].payload};
+        char got[1024];
+        write_one(b, t, ctx, &e, NULL);
+        text(b, got, sizeof(got),
+             "with gone as (delete from outbox_events returning payload) select "
+             "regexp_replace(payload::text, '\"[-0-9]+T[:.0-9]+Z\"', '<t>') from gone");
+        row_str(rows[i].name, "payload", ob_str_c(got), ob_str_c(rows[i].want));
+    }
+    outbox_pg_target_close(t);
     outbox_ctx_free(ctx);
 }
 
@@ -501,6 +551,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(polyshop),
+        T(a_context_goes_into_the_payload),
         T(orion_stamps_its_context),
         T(many_in_order),
         T(microdao_finds_the_stream),
