@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #define DEFAULT_FILE "outbox.yaml"
@@ -89,6 +90,16 @@ static enum ob_status write_checked(const char *path, bool force, bool profile, 
     return st;
 }
 
+/* The arguments of a process are visible to every user of the machine. */
+static void warn_of_argument(struct ob_cli *cli, const char *option, const char *value)
+{
+    if (value && ob_init_is_secret(value))
+        fprintf(cli->err,
+                "outbox init: warning: --%s has a password, which other users of this machine can "
+                "see; use `--%s -` to give it on standard input, --%s-file, or the environment\n",
+                option, option, option);
+}
+
 /* For a profile, or from the settings of the system that it replaces. */
 static enum ob_status profile_text(struct ob_cli *cli, struct ob_buf *text, struct ob_err *err)
 {
@@ -97,17 +108,34 @@ static enum ob_status profile_text(struct ob_cli *cli, struct ob_buf *text, stru
                          .name = ob_cli_str(cli, "name"),
                          .service = ob_cli_str(cli, "service"),
                          .source = ob_cli_str(cli, "source"),
-                         .sink = ob_cli_str(cli, "sink")};
+                         .sink = ob_cli_str(cli, "sink"),
+                         .source_file = ob_cli_str(cli, "source-file"),
+                         .sink_file = ob_cli_str(cli, "sink-file")};
     const char *from = ob_cli_str(cli, "from");
     enum ob_status st = in.arena ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
     ob_buf_init(&in.source_more, 1 << 20);
     ob_buf_init(&in.sink_more, 1 << 20);
     ob_buf_init(&in.more, 1 << 20);
+    warn_of_argument(cli, "source", in.source);
+    warn_of_argument(cli, "sink", in.sink);
+    if (st == OB_OK)
+        st = ob_init_read(&in, err);
+    in.copied[0] = !in.source;
+    in.copied[1] = !in.sink;
     if (st == OB_OK && from)
         st = ob_init_from(&in, from, err);
+    in.copied[0] = in.copied[0] && in.source;
+    in.copied[1] = in.copied[1] && in.sink;
     if (st == OB_OK) {
         ob_init_ask(&in, cli->err);
         st = ob_init_profile(&in, text, err);
+    }
+    for (size_t i = 0; st == OB_OK && i < in.n_hidden; i++) {
+        fprintf(cli->err,
+                "outbox init: the password is not stored: set %s to the whole connection string "
+                "before `outbox run`\n",
+                in.hidden[i].variable);
+        setenv(in.hidden[i].variable, in.hidden[i].value, 1); /* to read the file back */
     }
     ob_buf_clear(&in.source_more);
     ob_buf_clear(&in.sink_more);
@@ -187,9 +215,15 @@ const struct ob_cmd ob_cmd_init = {
              "Take the settings of the system that is replaced: an appsettings.json (profile "
              "farmwise), an application.properties (debezium)."},
             {"source", 0, OB_CLI_STR, "STRING", NULL, 0, 0, NULL,
-             "With --profile: the connection string of the database."},
+             "With --profile: the connection string of the database; `-`: a line of standard "
+             "input. "
+             "A string with a password is not stored; a variable stands for it."},
             {"sink", 0, OB_CLI_STR, "STRING", NULL, 0, 0, NULL,
-             "With --profile: the address of the broker."},
+             "With --profile: the address of the broker; likewise."},
+            {"source-file", 0, OB_CLI_FILE, "FILE", NULL, 0, 0, NULL,
+             "With --profile: a file that holds the connection string of the database."},
+            {"sink-file", 0, OB_CLI_FILE, "FILE", NULL, 0, 0, NULL,
+             "With --profile: a file that holds the address of the broker."},
             {"service", 0, OB_CLI_STR, "NAME", NULL, 0, 0, NULL,
              "With --profile: the name of the service that writes the events."},
             {"force", 0, OB_CLI_FLAG, NULL, NULL, 0, 0, NULL, "Replace a file that is there."},

@@ -425,3 +425,18 @@ def test_a_server_that_hangs_is_taken_for_gone(outbox, own_postgres):
     emit(db.connect().cursor(), "a", 2)
     wait_until(lambda: len(read_jsonl(out)) >= 2, 30, "goes on")
     assert relay.stop() == 0
+
+
+@pytest.mark.parametrize("url", ["postgres://u:pre@{tail}@127.0.0.1:1/x", "postgres://u:pre/{tail}@127.0.0.1:1/x", "postgresql://u:a?b@{tail}@h.invalid/x"])
+def test_a_password_that_is_not_escaped_is_never_shown(outbox, url):
+    """libpq takes what follows the first @ or / for the host, and names it in its errors."""
+    outbox.write("outbox.yaml", f"""
+pipelines:
+  orders:
+    source: {{type: postgres, dsn: "{url.format(tail=SECRET)}"}}
+    sink: {{type: "null"}}
+""")
+    for command in (["run", "--once"], ["check"], ["status"], ["schema", "--apply"], ["check", "--explain"]):
+        r = outbox.run(*command, check=None)
+        shows_no_secret(r.out, r.err)
+        assert r.returncode != 0 and "%40" in r.out + r.err or "--explain" in command, r.out + r.err

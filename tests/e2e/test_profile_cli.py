@@ -45,6 +45,53 @@ def test_init_without_a_terminal_takes_the_environment(outbox):
     assert "no profile" in outbox.run("init", "x.yaml", "--profile", "orionn", check=1).err
 
 
+SOURCE, SINK_URL = "postgres://app:s3cret-Pa55@db/shop", "nats://relay:s3cret-Pa55@nats:4222"
+
+
+@pytest.mark.parametrize("how", ["argument", "stdin", "file"])
+def test_init_stores_no_password(outbox, how):
+    """A password given to init is never in the file: a variable, or the name of another file, stands for it. As an argument it would be
+    visible to other users, which is a warning."""
+    outbox.write("source.txt", SOURCE + "\n")
+    outbox.write("sink.txt", SINK_URL + "\n")
+    args = {"argument": ["--source", SOURCE, "--sink", SINK_URL], "stdin": ["--source", "-", "--sink", "-"],
+            "file": ["--source-file", "source.txt", "--sink-file", "sink.txt"]}[how]
+    r = outbox.run("init", "--profile", "microdao", *args, stdin=f"{SOURCE}\n{SINK_URL}\n" if how == "stdin" else "")
+    text = outbox.path("outbox.yaml").read_text()
+    assert "s3cret" not in text + r.out + r.err
+    assert ("other users" in r.err) == (how == "argument")
+    if how == "file":
+        assert 'dsn_file: "source.txt"' in text and 'url_file: "sink.txt"' in text
+    else:
+        assert 'dsn: "${DATABASE_URL}"' in text and 'url: "${NATS_URL}"' in text and "DATABASE_URL" in r.err and "NATS_URL" in r.err
+    env = {} if how == "file" else {"DATABASE_URL": SOURCE, "NATS_URL": SINK_URL}
+    shown = outbox.run("check", "--explain", check=None, env=env)
+    assert "s3cret" not in shown.out + shown.err and "could not" not in shown.err
+    assert outbox.run("init", "x.yaml", "--profile", "orion", "--source", "-", check=1).err.count("standard input") == 1
+
+
+@pytest.mark.slow
+def test_init_declares_the_streams_of_microdao(outbox, db, own_nats):
+    """One commented block; uncommented it creates the four streams on a cluster, and events of each prefix arrive."""
+    server = own_nats(nodes=3)
+    outbox.run("init", "--profile", "microdao", "--source", db.dsn, "--sink", server.url)
+    text = outbox.path("outbox.yaml").read_text()
+    block = [line for line in text.splitlines() if line.startswith("      # ") and not line.startswith("      # Un") and "cluster" not in line]
+    assert len(block) == 6, text
+    outbox.write("outbox.yaml", "\n".join(line.replace("# ", "", 1) if line in block else line for line in text.splitlines()) + "\n")
+    outbox.run("schema", "--profile", "microdao", "--apply")
+    topics = {"agent.run.started": "STREAM_AGENT_RUN", "embassy.opened": "STREAM_EMBASSY", "rwa.inventory.updated": "STREAM_RWA",
+              "payout.generated": "STREAM_PAYOUT"}
+    for topic in topics:
+        outbox.run("emit", "--type", topic, "--payload", "{}")
+    outbox.run("run", "--once")
+    for topic, stream in topics.items():
+        with server.client() as c:
+            info = c.stream_info(stream)["config"]
+        assert info["num_replicas"] == 3 and info["storage"] == "file" and info["subjects"] == [topic.rsplit(".", 1)[0] + ".*"]
+        assert [m.subject for m in server.read(stream)] == [topic]
+
+
 def test_init_from_appsettings(outbox):
     outbox.write("appsettings.json", """{
   // what .NET takes and JSON does not

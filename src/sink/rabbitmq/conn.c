@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conn - a connection to one of the hosts, and the channel with confirms on it. */
+#include "config/address.h"
 #include "config/node.h"
 #include "sink/rabbitmq/rabbit.h"
 
@@ -61,6 +62,10 @@ static enum ob_status pick(const struct ob_sink_rabbit_conf *c, unsigned host, u
          p = strtok_r(NULL, ", ", &save))
         urls[count++] = p;
     *n = count;
+    if (ob_address_is_ambiguous(c->url))
+        return ob_err_set(err, OB_FATAL,
+                          "url: the user or password has an '@' or '/' that is not escaped; write "
+                          "%%40 or %%2F");
     if (count == 0)
         return ob_err_set(err, OB_FATAL, "url: at least one amqp://host is needed");
     amqp_default_connection_info(info);

@@ -5,6 +5,7 @@
  * takes the connection and says nothing is passed over here: what the string has behind it is
  * tried. A host that does not even answer fails by tcp_user_timeout, and libpq goes on by itself.
  * (tests/e2e/test_postgres_connect.py) */
+#include "config/address.h"
 #include "core/buf.h"
 #include "source/postgres/conn.h"
 
@@ -46,6 +47,11 @@ static enum ob_status check_string(const char *dsn, struct ob_err *err)
     char *why = NULL;
     if (!is_string(dsn))
         return OB_OK;
+    /* libpq would take what follows the first '@' for the host, and show it in its errors. */
+    if (ob_address_is_ambiguous(dsn))
+        return ob_err_set(err, OB_FATAL,
+                          "dsn: the user or password has an '@' or '/' that is not escaped; write "
+                          "%%40 or %%2F (the string is not shown: it holds a password)");
     PQconninfoOption *o = PQconninfoParse(dsn, &why);
     if (o) {
         PQconninfoFree(o);

@@ -410,6 +410,7 @@ static void open_tells_a_mistake_from_a_shortage(void **state)
     } rows[] = {
         {"no host", "", NULL, 0, OB_FATAL, "url"},
         {"not a url", "http://h/", NULL, 0, OB_FATAL, "url"},
+        {"an '@' in the password", "amqp://u:p@ss@h/", NULL, 0, OB_FATAL, "%40"},
         {"certificate without key", "amqps://h/", "c.pem", 0, OB_FATAL, "cert and key"},
         {"no file descriptor", "amqp://127.0.0.1:1/", NULL, 3, OB_DOWN, "Too many open files"},
         {"nobody listens", "amqp://127.0.0.1:1/", NULL, 0, OB_OK, ""},
