@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* own - who may write: a session's advisory lock keeps others out, the epoch in the cursor row
- * keeps a zombie out.
+/* own - who may write: the cursor row names the owner's backend and epoch, and every write of an
+ * owner is fenced by the epoch.
  *
- * The lock is freed by the server when the session ends; keepalives on both sides end the session
- * of a vanished host within seconds. A process that hangs keeps its session: a beat that stands for
- * 10 s of a stand-by's monotonic clock gets that backend terminated, if it is still the same one.
- * (tests/e2e/test_postgres_owner.py) */
+ * A session ends with its process; keepalives on both sides end the session of a vanished host
+ * within seconds. A process that hangs keeps its session: when its beat has not advanced for 10 s
+ * of a stand-by's monotonic clock, that backend is terminated, or passed by the epoch (holder.c).
+ *
+ * Exclusion is exact without any advisory lock: the row changes hands only in write_owner(), which
+ * locks it and then asks again whether the session that it names is alive. Of two that try, the
+ * second waits for the row and finds the first one's session there. The row lock is held for that
+ * transaction only: one that was held for life would hold back the xmin horizon.
+ * (tests/e2e/test_postgres_owner.py, test_postgres_lock.py) */
 #include "source/postgres/pg.h"
 #include "source/postgres/schema.h"
 
@@ -13,7 +18,6 @@
 #include <stdio.h>
 
 #define PLACE PG_PLACE("$6", "$7", "$8", "$9", "$10")
-#define STALE_MS 10000
 #define MAINTAIN_MS 10000
 #define ADOPT_MS 3600000
 #define SHARDS_MAX 64
@@ -38,14 +42,7 @@ enum ob_status ob_pg_owned(struct ob_source *s, struct ob_err *err)
         return OB_OK;
     ob_pg_lost(s);
     return ob_err_set(err, OB_FENCED,
-                      "the session with the server was lost, and the shard's lock with it");
-}
-
-void ob_pg_lock_key(const struct ob_source *s, unsigned shard, char out[24])
-{
-    char name[160];
-    int n = snprintf(name, sizeof(name), "outbox/%.120s/%u", s->pipeline, shard);
-    snprintf(out, 24, "%" PRId64, (int64_t)ob_hash64(name, (size_t)n));
+                      "the session with the server was lost, and the shard with it");
 }
 
 static void number(char out[12], unsigned v)
@@ -55,125 +52,14 @@ static void number(char out[12], unsigned v)
 
 /* ---- locks ---- */
 
-/* The backend that was seen to hold the lock, not a newcomer with its number. */
-static void terminate(struct ob_source *s, int64_t pid, int64_t quiet)
-{
-    char text[24], start[24];
-    struct ob_err why;
-    snprintf(text, sizeof(text), "%" PRId64, pid);
-    snprintf(start, sizeof(start), "%" PRId64, s->seen_start);
-    const struct pg_param p[] = {PG_TEXT(text), PG_TEXT(start)};
-    ob_log(s->log, OB_LOG_WARN, "owner.terminate", OB_KI("backend", pid), OB_KI("quiet_ms", quiet));
-    if (ob_pg_query(&s->sql,
-                    "select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid = "
-                    "$1::int and (extract(epoch from a.backend_start) * 1000000)::bigint = "
-                    "$2::bigint",
-                    p, 2, false, NULL, &why) != OB_OK)
-        ob_log(s->log, OB_LOG_ERROR, "owner.terminate", OB_KC("error", why.text));
-}
-
-/* What is known of the holder of a lock. */
-struct holder {
-    int64_t epoch, beat, pid, start;
-    bool busy; /* not in the cursor row yet, and at work: it may adopt a big table */
-};
-
-/* For how long has nothing been heard of it? On our own clock, from the first of looks that all saw
- * the same. */
-static int64_t quiet_for(struct ob_source *s, unsigned shard, const struct holder *h)
-{
-    int64_t now = ob_clock_mono_ms(s->clock);
-    if (!s->seen || h->busy || shard != s->seen_shard || h->epoch != s->seen_epoch ||
-        h->beat != s->seen_beat || h->start != s->seen_start) {
-        s->seen = true;
-        s->seen_shard = shard;
-        s->seen_epoch = h->epoch;
-        s->seen_beat = h->beat;
-        s->seen_start = h->start;
-        s->seen_ms = now;
-    }
-    return now - s->seen_ms;
-}
-
-/* Somebody else has the lock: who, and does he live? */
-static enum ob_status look_at_owner(struct ob_source *s, unsigned shard, const char *key,
-                                    struct ob_err *err)
-{
-    char no[12];
-    PGresult *res = NULL;
-    number(no, shard);
-    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(no), PG_TEXT(key)};
-    enum ob_status st = ob_pg_query(
-        &s->sql,
-        "select c.owner, coalesce(c.epoch, 0), coalesce(c.beat, 0), l.pid, "
-        "coalesce(host(a.client_addr), 'local'), coalesce((extract(epoch from a.backend_start) * "
-        "1000000)::bigint, 0), coalesce(c.backend_pid = l.pid and c.backend_start = "
-        "a.backend_start, false) or coalesce(a.state, 'active') <> 'active' "
-        "from (select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 1 "
-        "and database = (select oid from pg_database where datname = current_database()) and "
-        "(classid::bigint << 32 | objid::bigint) = $3::bigint limit 1) l "
-        "left join outbox.cursor c on c.pipeline = $1 and c.shard = $2::int "
-        "left join pg_stat_activity a on a.pid = l.pid",
-        p, 3, true, &res, err);
-    if (st != OB_OK) {
-        s->seen = false; /* who cannot look cannot tell for how long nothing moved */
-        return st;
-    }
-    if (PQntuples(res) == 0) {
-        PQclear(res);
-        return ob_err_set(err, OB_AGAIN, "the lock of shard %u was just given back", shard);
-    }
-    struct holder h = {.epoch = ob_pg_i64(res, 0, 1),
-                       .beat = ob_pg_i64(res, 0, 2),
-                       .pid = ob_pg_i64(res, 0, 3),
-                       .start = ob_pg_i64(res, 0, 5),
-                       .busy = !ob_pg_bool(res, 0, 6)};
-    struct ob_str owner = ob_pg_str(res, 0, 0), host = ob_pg_str(res, 0, 4);
-    int64_t quiet = quiet_for(s, shard, &h);
-    st = ob_err_set(err, OB_AGAIN, "shard %u is owned by %.*s (backend %" PRId64 ", %.*s)", shard,
-                    OB_STR_ARG(owner), h.pid, OB_STR_ARG(host));
-    PQclear(res);
-    if (quiet >= STALE_MS) {
-        terminate(s, h.pid, quiet);
-        /* again in a second, if it is still there */
-        s->seen_ms = ob_clock_mono_ms(s->clock) - STALE_MS + 1000;
-    }
-    return st;
-}
-
-static void unlock(struct ob_source *s, unsigned shard)
-{
-    char key[24];
-    struct ob_err ignored;
-    ob_pg_lock_key(s, shard, key);
-    const struct pg_param p[] = {PG_TEXT(key)};
-    if (s->sql.c && ob_pg_query(&s->sql, "select pg_advisory_unlock($1::bigint)", p, 1, false, NULL,
-                                &ignored) != OB_OK)
-        ob_pg_close(&s->sql);
-}
-
-/* Locks are counted: one that was kept through a lost reader must not stay behind. */
+/* Locks are counted: one that was kept through a lost reader must not remain. */
 static void unlock_all(struct ob_source *s)
 {
     struct ob_err ignored;
-    s->locked = s->joined = false;
+    s->joined = false;
+    s->lock_bits = 0;
     if (s->sql.c && ob_pg_exec(&s->sql, "select pg_advisory_unlock_all()", &ignored) != OB_OK)
         ob_pg_close(&s->sql);
-}
-
-static enum ob_status lock(struct ob_source *s, unsigned shard, struct ob_err *err)
-{
-    char key[24];
-    PGresult *res = NULL;
-    ob_pg_lock_key(s, shard, key);
-    const struct pg_param p[] = {PG_TEXT(key)};
-    enum ob_status st =
-        ob_pg_query(&s->sql, "select pg_try_advisory_lock($1::bigint)", p, 1, true, &res, err);
-    if (st != OB_OK)
-        return st;
-    bool got = ob_pg_bool(res, 0, 0);
-    PQclear(res);
-    return got ? OB_OK : look_at_owner(s, shard, key, err);
 }
 
 static enum ob_status old_shards(struct ob_source *s, unsigned *out, struct ob_err *err)
@@ -189,20 +75,20 @@ static enum ob_status old_shards(struct ob_source *s, unsigned *out, struct ob_e
     return st;
 }
 
-/* The locks that are needed: our own; for a changed number of shards also those of all old ones, in
- * rising order, so that of two who try one gets through. *held: how many from 0 up. */
-static enum ob_status lock_all(struct ob_source *s, unsigned old, unsigned *held,
-                               struct ob_err *err)
+/* The shards that must be free: this one; for a changed number of shards also all old ones, in
+ * rising order, so that of two processes that try one gets through. *held: how many from 0 up. */
+static enum ob_status take_shards(struct ob_source *s, unsigned old, unsigned *held,
+                                  struct ob_err *err)
 {
     unsigned n = old != 0 && old != s->shards ? old : 0;
     enum ob_status st = OB_OK;
     for (*held = 0; *held < n && st == OB_OK; *held += st == OB_OK)
-        st = lock(s, *held, err);
+        st = ob_pg_holder_try(s, *held, err);
     if (n && st == OB_AGAIN)
         ob_err_prefix(err, "the number of shards changes from %u to %u when all have stopped", n,
                       s->shards);
     if (st == OB_OK && s->shard >= n)
-        st = lock(s, s->shard, err);
+        st = ob_pg_holder_try(s, s->shard, err);
     return st;
 }
 
@@ -303,7 +189,7 @@ static enum ob_status check_cluster(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
-/* We have the lock: a new epoch, so that whoever had it before can write nothing more. */
+/* A new epoch: the previous owner can write nothing more. */
 static enum ob_status raise_epoch(struct ob_source *s, struct ob_err *err)
 {
     char shard[12];
@@ -332,13 +218,37 @@ static enum ob_status raise_epoch(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
+/* Locks the cursor row of this shard, or of all where their number changes, and asks again whether
+ * it may change hands. The cursor row comes first, as in a settle: a fenced owner that is still at
+ * work must not deadlock with its successor. */
+static enum ob_status lock_rows(struct ob_source *s, unsigned n_old, struct ob_err *err)
+{
+    char shard[12];
+    number(shard, s->shard);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(n_old ? NULL : shard)};
+    enum ob_status st = ob_pg_query(&s->sql,
+                                    "select 1 from outbox.cursor where pipeline = $1 and ($2::int "
+                                    "is null or shard = $2::int) order by shard for update",
+                                    p, 2, true, NULL, err);
+    for (unsigned i = 0; i < n_old && st == OB_OK; i++)
+        st = ob_pg_holder_confirm(s, i, err);
+    if (st == OB_OK && !n_old)
+        st = ob_pg_holder_confirm(s, s->shard, err);
+    return st;
+}
+
 static enum ob_status write_owner(struct ob_source *s, unsigned old, struct ob_err *err)
 {
+    unsigned n_old = old != s->shards ? old : 0;
     enum ob_status st = ob_pg_exec(&s->sql, "begin", err);
-    if (st == OB_OK && old != 0 && old != s->shards)
+    if (st == OB_OK)
+        st = lock_rows(s, n_old, err);
+    if (st == OB_OK && n_old)
         st = reshard(s, err);
     if (st == OB_OK)
         st = make_rows(s, err);
+    if (st == OB_OK && (n_old || old == 0)) /* rows that were not there to be locked */
+        st = lock_rows(s, 0, err);
     if (st == OB_OK)
         st = check_cluster(s, err);
     if (st == OB_OK)
@@ -354,7 +264,8 @@ static enum ob_status connect_again(struct ob_source *s, struct ob_err *err)
     if (s->sql.c && PQstatus(s->sql.c) == CONNECTION_OK)
         return OB_OK;
     ob_pg_close(&s->sql);
-    s->joined = s->seen = false;
+    s->joined = s->seen = s->recorded = false;
+    s->lock_bits = 0;
     enum ob_status st =
         ob_pg_connect(&s->sql, s->conf->dsn, "outbox", false, s->clock, s->conf->timeout_ms, err);
     if (st == OB_OK)
@@ -375,42 +286,67 @@ static enum ob_status write_stopped(struct ob_source *s, struct ob_err *err)
                        p, 3, false, NULL, err);
 }
 
+/* The session was an owner's and may still be in the cursor row: a stand-by would wait for it. */
+static void forget_owner(struct ob_source *s)
+{
+    struct ob_err ignored;
+    if (s->recorded && s->sql.c && write_stopped(s, &ignored) != OB_OK)
+        ob_pg_close(&s->sql);
+    s->recorded = false;
+    if (s->lock_bits || s->joined)
+        unlock_all(s);
+}
+
+/* Becomes the owner of a shard that is free. */
+static enum ob_status start_owner(struct ob_source *s, unsigned old, struct ob_err *err)
+{
+    enum ob_status st = write_owner(s, old, err);
+    if (st != OB_OK)
+        return st;
+    struct ob_err ignored;
+    s->recorded = true;
+    st = ob_pg_fit(s, err);
+    if (st == OB_OK)
+        st = s->reader->start(s, err);
+    if (st != OB_OK) {
+        if (s->sql.c && write_stopped(s, &ignored) != OB_OK)
+            ob_pg_rollback(&s->sql);
+        else
+            s->recorded = false;
+    }
+    return st;
+}
+
 enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
 {
     unsigned old = 0, held = 0;
     if (s->owned && ob_pg_owned(s, err) == OB_OK)
         return OB_OK;
     enum ob_status st = connect_again(s, err);
-    if (st == OB_OK && s->locked)
-        unlock_all(s);
+    if (st == OB_OK && (s->recorded || s->lock_bits))
+        forget_owner(s);
+    if (st == OB_OK)
+        st = connect_again(s, err); /* unless forgetting cost the session */
+    if (st == OB_OK)
+        st = ob_pg_join(s, err);
     if (st == OB_OK)
         st = old_shards(s, &old, err);
     if (st == OB_OK && (old == 0 || old == s->shards))
         st = ob_pg_share(s, err);
     if (st != OB_OK)
         return st;
-    st = lock_all(s, old, &held, err);
-    bool locked = st == OB_OK;
+    st = take_shards(s, old, &held, err);
     if (st == OB_OK)
-        st = write_owner(s, old, err);
-    if (st == OB_OK) {
-        struct ob_err ignored;
-        st = ob_pg_fit(s, err);
-        if (st == OB_OK)
-            st = s->reader->start(s, err);
-        if (st != OB_OK && s->sql.c && write_stopped(s, &ignored) != OB_OK)
-            ob_pg_rollback(&s->sql);
-    }
+        st = start_owner(s, old, err);
     for (unsigned i = 0; i < held; i++)
-        if (i != s->shard || st != OB_OK)
-            unlock(s, i);
+        if (i != s->shard)
+            ob_pg_holder_unlock(s, i);
     if (st != OB_OK) {
         s->reader->stop(s);
-        if (locked && s->shard >= held)
-            unlock(s, s->shard);
+        ob_pg_holder_unlock(s, s->shard);
         return st;
     }
-    s->owned = s->locked = true;
+    s->owned = true;
     s->seen = false;
     s->share_at = 0;
     s->maintain_at = 0;
@@ -472,7 +408,7 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
     if (PQntuples(res) == 0) {
         st = ob_err_set(err, OB_FENCED, "another owner took over");
         ob_pg_lost(s);
-    } else if (!ob_pg_bool(res, 0, 2)) { /* the lock is another backend's */
+    } else if (!ob_pg_bool(res, 0, 2)) { /* the cursor row names another backend */
         st = ob_err_set(err, OB_FENCED,
                         "the session has got another backend: a pooler in transaction mode?");
         ob_pg_lost(s);
@@ -486,8 +422,10 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
     PQclear(res);
     if (st == OB_OK && s->reader->beat)
         s->reader->beat(s, beat);
-    if (st == OB_OK)
+    if (st == OB_OK) {
+        ob_pg_holder_relock(s);
         maintain(s);
+    }
     if (st == OB_OK && ob_pg_share_over(s))
         st = ob_err_set(err, OB_AGAIN, "another process takes its share of the shards");
     return st;
@@ -495,11 +433,6 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
 
 void ob_pg_disown(struct ob_source *s)
 {
-    struct ob_err ignored;
-    bool was = s->owned;
     ob_pg_lost(s);
-    if (was && s->sql.c && write_stopped(s, &ignored) != OB_OK)
-        ob_pg_close(&s->sql);
-    if (s->locked)
-        unlock_all(s);
+    forget_owner(s);
 }

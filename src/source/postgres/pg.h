@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pg - inside of the PostgreSQL source: one shard. Nothing here is for others.
  *
- *     driver.c  options, open, close          own.c      lock, epoch, beat, take-over
+ *     driver.c  options, open, close          own.c      epoch, beat, take-over
+ *     holder.c  who has a shard, its lock
  *     fit.c     what would mislead a cursor   notify.c   a NOTIFY as wake-up
  *     conn.c    a connection with deadlines   settle.c   the one transaction, with the fence first
  *     dial.c    hosts, TLS, poolers           share.c    which shards a process takes
@@ -15,7 +16,7 @@
  * 64-bit hashes and destinations are stored as signed bigint, bit for bit; 0 is "only time", -1 is
  * OB_DEST_DEAD.
  *
- * Two sessions: `sql` holds the lock and does everything that writes; a reader has its own. After
+ * Two sessions: `sql` is the owner's and does everything that writes; a reader has its own. After
  * any reconnect all positions in memory are thrown away and loaded again (own.c). */
 #ifndef OB_SOURCE_POSTGRES_PG_H
 #define OB_SOURCE_POSTGRES_PG_H
@@ -88,14 +89,16 @@ struct ob_source {
     const struct ob_log *log;
     struct pg_session sql;
     bool owned;
-    bool locked; /* our session may hold the shard's lock */
+    bool recorded;      /* the cursor row may still name this session as its owner */
+    uint32_t lock_bits; /* advisory locks of shards that the session holds (holder.c) */
     int64_t epoch;
-    /* what a stand-by saw of the owner */
+    /* what a stand-by observed of the owner (holder.c); times are mono ms */
     bool seen;
     unsigned seen_shard;
-    int64_t seen_epoch, seen_beat, seen_ms, seen_start;
+    int64_t seen_epoch, seen_beat, seen_pid, seen_start, seen_ms, terminate_at, steal_at;
     /* several shards: which of them are for this process (share.c) */
-    bool joined;                              /* this session is counted */
+    bool joined; /* this session is counted */
+    uint32_t member_salt;
     int64_t free_since, share_at, keep_until; /* mono ms */
     /* The cluster: own.c compares it with the cursor's. moved: it is another one than the cursor
      * was written in, so no LSN that is stored means anything; timeline: it was promoted or
@@ -167,8 +170,17 @@ enum ob_status ob_pg_owned(struct ob_source *s, struct ob_err *err) OB_MUST_CHEC
 /* A write of ours was committed under this transaction id. */
 void ob_pg_fence_note(struct ob_source *s, uint64_t xid);
 
+/* holder.c */
 /* The key of a shard's advisory lock, as text. */
 void ob_pg_lock_key(const struct ob_source *s, unsigned shard, char out[24]);
+/* May this session write itself into the cursor row of the shard? OB_AGAIN: another relay has it;
+ * err names that session. Takes the shard's advisory lock where it is free. */
+enum ob_status ob_pg_holder_try(struct ob_source *s, unsigned shard, struct ob_err *err);
+/* The same question, asked again in the transaction that has locked the cursor row. */
+enum ob_status ob_pg_holder_confirm(struct ob_source *s, unsigned shard, struct ob_err *err);
+void ob_pg_holder_unlock(struct ob_source *s, unsigned shard);
+/* An owner without the advisory lock takes it as soon as it is free. */
+void ob_pg_holder_relock(struct ob_source *s);
 
 /* fit.c: OB_FATAL: events would be passed over, err says why and what to do. */
 enum ob_status ob_pg_fit(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
@@ -179,6 +191,10 @@ enum ob_status ob_pg_listen(const struct ob_source *s, struct pg_session *rd,
 bool ob_pg_rung(struct ob_source *s, struct pg_session *rd);
 
 /* share.c */
+/* Makes the session a member of the pipeline: it is alive as long as it holds the member lock. */
+enum ob_status ob_pg_join(struct ob_source *s, struct ob_err *err);
+/* The first half of the member locks of the pipeline, as text. */
+void ob_pg_member_key(const struct ob_source *s, char out[16]);
 /* May this process take the shard, if it is free? OB_AGAIN: it has its share already. */
 enum ob_status ob_pg_share(struct ob_source *s, struct ob_err *err);
 /* Should the owner give it up, because another living process has less than its share? */
