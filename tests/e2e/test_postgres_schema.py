@@ -73,6 +73,92 @@ def test_a_schema_of_somebody_else_is_left_alone(outbox, db):
     assert db.sql("select relname from pg_class where relnamespace = 'outbox'::regnamespace") == [("letters",)]
 
 
+@pytest.fixture
+def mallory(db):
+    """A role that may create schemas in the database, and nothing else."""
+    name = f"mallory_{db.name}"
+    db.sql(f"create role {name} login; grant create on database {db.name} to {name}")
+    yield name
+    db.sql(f"drop owned by {name} cascade; drop role {name}")
+
+
+def as_role(db, user, query):
+    c = db.connect(user)
+    with c.cursor() as cur:
+        cur.execute(query)
+    c.close()
+
+
+EVIL_PUT = """create function outbox.{name} returns {returns} language plpgsql as $$
+    begin execute 'alter role ' || quote_ident(session_user) || ' superuser'; return null; end $$"""
+
+
+@pytest.mark.parametrize("before", [
+    "create schema outbox",
+    "create schema outbox; create table outbox.letters ()",
+    "create schema outbox; create type outbox.kind as enum ('a')",
+    "create schema outbox; " + EVIL_PUT.format(name="stamp(json)", returns="json"),
+])
+def test_a_schema_made_beforehand_by_another_role_is_refused(outbox, db, mallory, before):
+    """Its owner could replace what a definer's function calls, and run code as the role that applied it."""
+    pg.config(outbox, db, apply=False)
+    as_role(db, mallory, before)
+    objects = "select count(*) from pg_class where relnamespace = 'outbox'::regnamespace"
+    count = db.one(objects)
+    with pytest.raises(db.server.psycopg2.errors.InsufficientPrivilege) as e:
+        db.sql(outbox.run("schema", "--print").out)
+    assert mallory in str(e.value) and "belongs to role" in str(e.value) and "SET ROLE" in str(e.value)
+    r = outbox.run("schema", "--apply", check=None)
+    assert r.returncode != 0
+    assert db.one(objects) == count, "nothing was added"
+
+
+def test_objects_of_another_role_stop_every_later_migration_and_check_names_them(outbox, db, mallory):
+    pg.config(outbox, db)
+    assert "everything in it belong to role postgres" in outbox.run("check", check=None).out
+    db.sql(f"grant create on schema outbox to {mallory}")
+    r = outbox.run("check", check=None)
+    assert r.returncode != 0 and f"REVOKE CREATE ON SCHEMA outbox FROM {mallory};" in r.out, r.out
+    db.sql("update outbox.meta set value = %s where name = 'version'", str(int(newest(outbox)) - 1))
+    r = outbox.run("schema", "--apply", check=None)
+    assert r.returncode != 0 and f"role {mallory} may create objects in the schema outbox" in r.err, r.err
+    as_role(db, mallory, "create table outbox.mine ()")
+    db.sql(f"revoke create on schema outbox from {mallory}")
+    r = outbox.run("schema", "--apply", check=None)
+    assert r.returncode != 0 and "outbox.mine" in r.err and mallory in r.err, r.err
+    db.sql("update outbox.meta set value = %s where name = 'version'", newest(outbox))
+    r = outbox.run("check", check=None)
+    assert r.returncode != 0 and "ALTER TABLE outbox.mine OWNER TO postgres;" in r.out, r.out
+    db.sql("drop table outbox.mine")
+    db.sql("alter function outbox.maintain(boolean) reset search_path")
+    fix = "ALTER FUNCTION outbox.maintain(boolean) SET search_path = pg_catalog, pg_temp;"
+    r = outbox.run("check", check=None)
+    assert r.returncode != 0 and fix in r.out, r.out
+    db.sql(fix)
+    r = outbox.run("check", check=None)
+    assert fix not in r.out and "everything in it belong to role postgres" in r.out, r.out
+
+
+def newest(outbox):
+    return outbox.run("schema", "--print").out.rsplit("VALUES ('version', '", 1)[1].split("'", 1)[0]
+
+
+def test_the_search_path_of_the_applying_session_is_not_used(outbox, db, mallory):
+    """`outbox schema | psql` with functions of another role in public that fit better than those of pg_catalog."""
+    pg.config(outbox, db, apply=False)
+    as_role(db, mallory, "create schema lair; grant usage on schema lair to public")
+    for name, args in (("format", "text, name"), ("quote_ident", "name"), ("pg_get_userbyid", "oid")):
+        as_role(db, mallory, f"""create function lair.{name}({args}) returns text language plpgsql as $$
+            begin raise exception 'evil was called'; end $$""")
+    text = outbox.run("schema", "--print").out
+    c = db.connect()
+    with c.cursor() as cur:
+        cur.execute("set search_path = lair, pg_catalog")
+        cur.execute(text)
+    c.close()
+    assert db.one("select count(*) from outbox.meta") > 0
+
+
 def test_a_failed_migration_leaves_nothing(outbox, db):
     """All of it is one transaction: here the role has no right to create a schema."""
     db.sql("create role stranger login")

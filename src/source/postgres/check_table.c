@@ -24,7 +24,8 @@
     "('parked', 'DELETE'), ('parked_key', 'SELECT'), ('parked_key', 'INSERT'), ('parked_key', "    \
     "'UPDATE'), ('parked_key', 'DELETE'), ('dead', 'SELECT'), ('dead', 'INSERT'), ('dead', "       \
     "'UPDATE'))"
-#define FUNCTIONS "'{rekey,settled,unpack,maintain,adopt,reshard,pending,publish}'"
+#define FUNCTIONS                                                                                  \
+    "'{rekey,settled,unpack,maintain,adopt,reshard,pending,publish,is_relay,shard_holder}'"
 
 /* Tables that a pipeline needs, without a lock on them: c is one of ours, or another one that is
  * read, or a partition of that. */
@@ -72,6 +73,30 @@ const struct pg_check ob_pg_checks_first[] = {
      "p, pg_namespace n where n.nspname = 'outbox' and p.pronamespace = n.oid and p.proname = any "
      "(" FUNCTIONS ") and has_schema_privilege(n.oid, 'USAGE') and not "
      "has_function_privilege(p.oid, 'EXECUTE')",
+     PG_CHECK_ALWAYS},
+    /* owners: the owner of a function, or of the schema that it is in, runs code as its callers */
+    {"select o.bad is null, coalesce(o.bad, format('the schema outbox and everything in it belong "
+     "to role %I', pg_get_userbyid(n.nspowner))), format('ALTER %s %s OWNER TO %I; -- after a look "
+     "at what it does: its owner could change it', o.kind, o.name, pg_get_userbyid(n.nspowner)) "
+     "from pg_namespace n left join lateral (select format('the %s %s belongs to role %I, not to "
+     "the owner of the schema', lower(x.kind), x.name, pg_get_userbyid(x.owner)) as bad, x.kind, "
+     "x.name from (select case c.relkind when 'S' then 'SEQUENCE' when 'v' then 'VIEW' else "
+     "'TABLE' end as kind, format('outbox.%I', c.relname) as name, c.relowner as owner from "
+     "pg_class c where c.relnamespace = n.oid and c.relkind in ('r', 'p', 'S', 'v', 'm', 'f') "
+     "union all select 'FUNCTION', p.oid::regprocedure::text, p.proowner from pg_proc p where "
+     "p.pronamespace = n.oid) x where x.owner <> n.nspowner) o on true where n.nspname = 'outbox'",
+     PG_CHECK_ALWAYS},
+    {"select false, format('role %s may create objects in the schema outbox', case a.grantee when "
+     "0 then 'PUBLIC' else quote_ident(pg_get_userbyid(a.grantee)) end), format('REVOKE CREATE ON "
+     "SCHEMA outbox FROM %s;', case a.grantee when 0 then 'PUBLIC' else "
+     "quote_ident(pg_get_userbyid(a.grantee)) end) from pg_namespace n, aclexplode(n.nspacl) a "
+     "where n.nspname = 'outbox' and a.privilege_type = 'CREATE' and a.grantee <> n.nspowner",
+     PG_CHECK_ALWAYS},
+    {"select false, format('the function %s runs with its owner''s rights and the caller''s "
+     "search_path', p.oid::regprocedure), format('ALTER FUNCTION %s SET search_path = pg_catalog, "
+     "pg_temp;', p.oid::regprocedure) from pg_proc p join pg_namespace n on n.oid = p.pronamespace "
+     "where n.nspname = 'outbox' and p.prosecdef and not coalesce(p.proconfig, '{}') @> "
+     "array['search_path=pg_catalog, pg_temp']",
      PG_CHECK_ALWAYS},
     /* who holds a lock that stops us: asked of the lock table, which needs none of them */
     {"select false, format('%s holds %s on %s: nobody else can %s it', case when x.gid is null "

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #define APPLY "run `outbox schema --apply`"
+#define LOCK_TRIES 5
 
 static enum ob_status no_right(const struct pg_session *conn, struct ob_err *err)
 {
@@ -76,7 +77,9 @@ static enum ob_status apply(struct pg_session *conn, unsigned from, struct ob_er
     char sql[160];
     enum ob_status st = OB_OK;
     for (unsigned i = from; i < ob_pg_n_migrations && st == OB_OK; i++) {
-        st = ob_pg_exec(conn, ob_pg_migrations[i], err);
+        st = ob_pg_exec(conn, ob_pg_guards[0], err);
+        if (st == OB_OK)
+            st = ob_pg_exec(conn, ob_pg_migrations[i], err);
         if (st != OB_OK)
             ob_err_prefix(err, "%s", ob_pg_migration_names[i]);
     }
@@ -89,23 +92,58 @@ static enum ob_status apply(struct pg_session *conn, unsigned from, struct ob_er
     return ob_pg_exec(conn, sql, err);
 }
 
+/* Lets one process at a time migrate, by locks that no other role can hold: on a table of the
+ * schema or, where there is none yet, on the schema's name in the catalog. *version is read again
+ * under the lock. OB_AGAIN: another process has just made the schema. */
+static enum ob_status lock_schema(struct pg_session *conn, unsigned *version, struct ob_err *err)
+{
+    PGresult *res = NULL;
+    enum ob_status st = ob_pg_query(conn, "select to_regclass('outbox.meta') is not null", NULL, 0,
+                                    true, &res, err);
+    bool there = st == OB_OK && ob_pg_bool(res, 0, 0);
+    PQclear(res);
+    if (st != OB_OK)
+        return st;
+    if (there) {
+        st = ob_pg_exec(conn, "lock table outbox.meta in share update exclusive mode", err);
+        return st == OB_OK ? ob_pg_schema_version(conn, version, err) : st;
+    }
+    st = ob_pg_exec(conn, "create schema outbox", err);
+    if (st != OB_OK && (strstr(err->text, "42P06") || strstr(err->text, "23505")))
+        st = OB_AGAIN; /* duplicate schema, unique violation in the catalog */
+    return st;
+}
+
+static enum ob_status begin_migration(struct pg_session *conn, unsigned *version,
+                                      struct ob_err *err)
+{
+    enum ob_status st = OB_AGAIN;
+    for (int i = 0; i < LOCK_TRIES && st == OB_AGAIN; i++) {
+        st = ob_pg_exec(conn,
+                        "begin; set local lock_timeout = '60s'; set local client_min_messages = "
+                        "warning",
+                        err);
+        if (st == OB_OK)
+            st = lock_schema(conn, version, err);
+        if (st != OB_OK)
+            ob_pg_rollback(conn);
+    }
+    return st;
+}
+
 enum ob_status ob_pg_schema_migrate(struct pg_session *conn, bool dry, struct ob_buf *out,
                                     unsigned *changed, struct ob_err *err)
 {
     unsigned version = 0;
-    enum ob_status st = OB_OK;
-    if (!dry)
-        st = ob_pg_exec(conn,
-                        "begin; set local lock_timeout = '60s'; set local client_min_messages = "
-                        "warning; select pg_advisory_xact_lock(7305, 0)",
-                        err);
-    if (st == OB_OK)
-        st = ob_pg_schema_version(conn, &version, err);
+    enum ob_status st = ob_pg_schema_version(conn, &version, err);
+    bool apply_now = !dry && version < ob_pg_schema_newest();
+    if (st == OB_OK && apply_now)
+        st = begin_migration(conn, &version, err);
     for (unsigned i = version; out && st == OB_OK && i < ob_pg_schema_newest(); i++)
         ob_buf_printf(out, "%s\n", ob_pg_migration_names[i]);
-    if (st == OB_OK && !dry && version < ob_pg_schema_newest())
+    if (st == OB_OK && apply_now && version < ob_pg_schema_newest())
         st = apply(conn, version, err);
-    if (st == OB_OK && !dry)
+    if (st == OB_OK && apply_now)
         st = ob_pg_exec(conn, "commit", err);
     ob_pg_rollback(conn);
     if (st == OB_OK)
@@ -117,7 +155,7 @@ void ob_pg_schema_print(struct ob_buf *out)
 {
     ob_buf_c(out, "BEGIN;\n");
     for (unsigned i = 0; i < ob_pg_n_migrations; i++)
-        ob_buf_c(out, ob_pg_migrations[i]);
+        ob_buf_printf(out, "%s%s", ob_pg_guards[0], ob_pg_migrations[i]);
     ob_buf_printf(out,
                   "INSERT INTO outbox.meta (name, value) VALUES ('version', '%u')"
                   " ON CONFLICT (name) DO UPDATE SET value = excluded.value;\nCOMMIT;\n",

@@ -11,6 +11,8 @@
 extern const char *const ob_pg_migrations[];
 extern const char *const ob_pg_migration_names[];
 extern const unsigned ob_pg_n_migrations;
+/* schema/postgres/guard.sql, which runs before each of them. */
+extern const char *const ob_pg_guards[];
 /* The version that the newest schema has. */
 static inline unsigned ob_pg_schema_newest(void)
 {
