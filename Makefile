@@ -64,7 +64,7 @@ bench-mongodb: build ## measure on a MongoDB of its own, beside the same stateme
 	@tools/compile $(BUILD) $(JOBS) bench/mongo-bench
 	@$(PYTHON) bench/mongodb.py --build $(BUILD) $(BENCH_ARGS)
 
-scenario: build ## ten minutes of faults in each mode and to each broker: MODE=log|wal|rows|mongodb|mongodb-native SINK=file|kafka|nats|nats-chain|rabbitmq SCENARIO_SECONDS=600 SEED=n
+scenario: build ## ten minutes of faults and operator actions in each mode and to each broker: MODE= SINK= SCENARIO_SECONDS=600 SEED= SCENARIO_ARGS= (docs/scenario.md)
 	@tools/deps build test
 	@$(PYTHON) tests/scenario/scenario.py $(foreach m,$(MODE),--mode $(m)) $(foreach k,$(SINK),--sink $(k)) --seconds $(or $(SCENARIO_SECONDS),600) \
 		$(if $(SEED),--seed $(SEED)) $(SCENARIO_ARGS)

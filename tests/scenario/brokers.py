@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""brokers - Kafka, NATS and RabbitMQ as sinks of the scenario: a real server each, and a client that is not ours which tells what came,
-in which order and when. Each has the methods of FileSink in scenario.py, and faults of its own."""
+"""brokers - Kafka, NATS and RabbitMQ as sinks of the scenario: a real server each, and an independent client that reads what was stored,
+in which order and when. Each has the methods of FileSink in file_sink.py, and faults of its own."""
 
 import json
 import os
@@ -20,11 +20,11 @@ import natsraw  # noqa: E402
 SERVICES = HERE.parent / "services"
 
 
-CLOCKS = time.monotonic() - time.time()  # looked at once, so that equal times stay equal
+CLOCKS = time.monotonic() - time.time()  # read only here, so that equal times stay equal
 
 
 def monotonic(wall):
-    """A broker's time, on the clock that the faults are noted by."""
+    """A broker's time on the clock of the ledgers."""
     return wall + CLOCKS
 
 
@@ -33,8 +33,12 @@ class Broker:
 
     script, prefix = "", ""
 
+    slack = 0.0
+    removes = True
+    max_shards = 4
+
     def __init__(self, *options):
-        self.got, self.seen = [], set()
+        self.got, self.seen, self.topics, self.trouble = [], set(), [], None
         self.env = self.call("start", "--while", os.getpid(), *options)
         self.folder = self.env[f"{self.prefix}_DIR"]
 
@@ -44,13 +48,10 @@ class Broker:
             sys.exit(f"{r.stdout}{r.stderr}")
         return dict(x.split("=", 1) for x in r.stdout.splitlines() if "=" in x)
 
-    def note(self, at, body):
+    def note(self, at, body, topic, lane=""):
         value = json.loads(body)
-        self.got.append(Delivery(at, value["key"], value["tag"]))
+        self.got.append(Delivery(at, value["key"], value["tag"], lane, topic))
         self.seen.add(value["tag"])
-
-    def topic(self):
-        return "events"
 
     def mark(self):
         pass
@@ -58,26 +59,57 @@ class Broker:
     def pull(self):
         raise NotImplementedError
 
-    def look(self):
-        """As far as the broker answers."""
+    def read_new(self):
+        """As far as the broker answers; True if it did."""
         try:
             self.pull()
-        except Exception as e:  # it is down, or hangs: what it has is read later
+            return True
+        except Exception as e:  # the broker is down or hangs: the rest is read later
             self.trouble = e
+            return False
 
     def count(self):
-        self.look()
+        self.read_new()
         return len(self.got)
 
     def tags(self):
-        self.look()
+        self.read_new()
         return self.seen
 
     def deliveries(self):
-        self.look()
+        self.read_new()
         return sorted(self.got, key=lambda d: d.at) if self.by_time else self.got
 
     by_time = False
+
+    # ---- topics ----
+
+    def add_topic(self, topic):
+        if topic in self.topics:
+            return
+        self.topics.append(topic)
+        try:
+            self.change_topics(added=topic)
+        except Exception:
+            self.topics.remove(topic)
+            raise
+
+    def remove_topic(self, topic):
+        """Everything in it is read first; the caller sees to it that nothing more comes."""
+        if topic not in self.topics or not self.read_new():
+            return False
+        self.topics.remove(topic)
+        self.change_topics(removed=topic)
+        return True
+
+    def change_topics(self, added=None, removed=None):
+        raise NotImplementedError
+
+    def amounts(self, topic):
+        """Messages of this topic, and of all others."""
+        self.read_new()
+        mine = sum(d.topic == topic for d in self.got)
+        return mine, len(self.got) - mine
 
     # ---- faults ----
 
@@ -105,15 +137,15 @@ class Broker:
 
 
 class Nats(Broker):
-    """Its duplicate window is so short that what came twice is seen twice."""
+    """One stream for all subjects. Its duplicate window is so short that a message that was sent twice is stored twice."""
 
     script, prefix = "nats", "NATS"
 
     def __init__(self, chain=False):
         super().__init__()
         self.chain, self.next = chain, 1
-        with self.client() as c:
-            c.stream("EVENTS", "events", duplicate_window=100_000_000)
+        self.max_shards = 1 if chain else 4
+        self.made = False
 
     def client(self):
         return natsraw.Client(int(self.env["NATS_PORTS"]), timeout=5)
@@ -122,15 +154,23 @@ class Nats(Broker):
         more = ", single_writer: true, stream_prefixes: {events: EVENTS}" if self.chain else ""
         return f'{{type: nats, url: "{self.env["NATS_URL"]}", ping_interval: 1s{more}}}'
 
+    def change_topics(self, added=None, removed=None):
+        with self.client() as c:
+            if self.made:
+                c.update("EVENTS", subjects=self.topics)
+            else:
+                c.stream("EVENTS", *self.topics, duplicate_window=100_000_000)
+            self.made = True
+
     def pull(self):
         with self.client() as c:
             for m in c.read("EVENTS", self.next):
                 self.next = m.seq + 1
-                self.note(monotonic(m.time), m.data)
+                self.note(monotonic(m.time), m.data, m.subject)
 
 
 class Rabbit(Broker):
-    """Consumed while it runs. What the consumer had and could not acknowledge comes again to it by its own fault, with a flag."""
+    """One queue for all routing keys, consumed while it runs. What the consumer could not acknowledge is redelivered to it, with a flag."""
 
     script, prefix = "rabbitmq", "RABBITMQ"
 
@@ -143,7 +183,6 @@ class Rabbit(Broker):
         ch = c.channel()
         ch.exchange_declare("scenario", "topic", durable=True)
         ch.queue_declare("events", durable=True)
-        ch.queue_bind("events", "scenario", "#")
         c.close()
         self.going = True
         self.thread = threading.Thread(target=self.consume, daemon=True)
@@ -155,6 +194,14 @@ class Rabbit(Broker):
     def config(self):
         return f'{{type: rabbitmq, url: "{self.env["RABBITMQ_URL"]}", exchange: scenario, heartbeat: 2s}}'
 
+    def change_topics(self, added=None, removed=None):
+        c = self.connect()
+        if added:
+            c.channel().queue_bind("events", "scenario", added)
+        else:
+            c.channel().queue_unbind("events", "scenario", removed)
+        c.close()
+
     def consume(self):
         while self.going:
             try:
@@ -163,13 +210,13 @@ class Rabbit(Broker):
                 ch.basic_qos(prefetch_count=500)
                 for method, _, body in ch.consume("events", inactivity_timeout=0.2):
                     if method and not (method.redelivered and json.loads(body)["tag"] in self.seen):
-                        self.note(time.monotonic(), body)
+                        self.note(time.monotonic(), body, method.routing_key)
                     if method:
                         ch.basic_ack(method.delivery_tag)
                     if not self.going:
                         break
                 c.close()
-            except Exception:  # it is down, or hangs
+            except Exception:  # the broker is down or hangs
                 time.sleep(0.1)
 
     def pull(self):
@@ -182,21 +229,30 @@ class Rabbit(Broker):
 
 
 class Kafka(Broker):
-    """Three partitions, with the broker's own time on every record."""
+    """Three partitions a topic, with the broker's own time on every record."""
 
     script, prefix = "kafka", "KAFKA"
     by_time = True
+    slack = 0.005
 
     def __init__(self):
         import kafka
-        from kafka.admin import NewTopic
 
         self.kafka = kafka
         super().__init__()
         self.at = {}
-        admin = kafka.KafkaAdminClient(bootstrap_servers=self.env["KAFKA_BROKERS"], api_version=(2, 5, 0))
-        admin.create_topics([NewTopic("events", 3, 1, topic_configs={"message.timestamp.type": "LogAppendTime"})])
-        admin.close()
+
+    def change_topics(self, added=None, removed=None):
+        from kafka.admin import NewTopic
+
+        admin = self.kafka.KafkaAdminClient(bootstrap_servers=self.env["KAFKA_BROKERS"], api_version=(2, 5, 0))
+        try:
+            if added:
+                admin.create_topics([NewTopic(added, 3, 1, topic_configs={"message.timestamp.type": "LogAppendTime"})])
+            else:
+                admin.delete_topics([removed])
+        finally:
+            admin.close()
 
     def config(self):
         return f'{{type: kafka, brokers: "{self.env["KAFKA_BROKERS"]}"}}'
@@ -207,7 +263,7 @@ class Kafka(Broker):
             session_timeout_ms=4000, heartbeat_interval_ms=1000, fetch_max_wait_ms=200,
         )
         try:
-            parts = [self.kafka.TopicPartition("events", p) for p in range(3)]
+            parts = [self.kafka.TopicPartition(t, p) for t in self.topics for p in range(3)]
             ends = c.end_offsets(parts)
             c.assign(parts)
             for part in parts:
@@ -216,7 +272,7 @@ class Kafka(Broker):
             while any(self.at.get(p, 0) < ends[p] for p in parts) and time.monotonic() < until:
                 for part, records in c.poll(500).items():
                     for r in records:
-                        self.note(monotonic(r.timestamp / 1000), r.value)
+                        self.note(monotonic(r.timestamp / 1000), r.value, part.topic, f"{part.topic}/{part.partition}")
                         self.at[part] = r.offset + 1
         finally:
             c.close(autocommit=False)

@@ -8,13 +8,17 @@ import sys
 import threading
 import time
 
+from events import KEYS
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-KEYS = 12
 DATABASE = "scenario"
 
 
 class MongoWorld:
+    modes = ("mongodb", "mongodb-native")
+    max_shards, slot_first, has_sessions, can_lose_slot = 1, False, False, False
+
     def __init__(self, mode, folder, args):
         try:
             import pymongo
@@ -42,7 +46,14 @@ class MongoWorld:
             return self.pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=1000, socketTimeoutMS=3000)
         return self.pymongo.MongoClient(self.dsn, serverSelectionTimeoutMS=3000, socketTimeoutMS=10000)
 
-    def source(self):
+    @staticmethod
+    def event_id(tag):
+        return tag
+
+    def variants(self):
+        return [""]
+
+    def source(self, _):
         return f'{{type: mongodb, uri: "{self.dsn}", database: {DATABASE}}}'
 
     def more(self):
@@ -82,12 +93,20 @@ class MongoWorld:
 
     # ---- faults ----
 
-    def kinds(self, s):
-        return [(lambda: s.do_restart("step-down"), 3), (lambda: s.do_restart("primary kill -9"), 2.5),
-                (lambda: s.do_restart("primary SIGTERM"), 1.5), (lambda: s.do_restart("secondary kill -9"), 1)]
+    def server_faults(self):
+        return ["step-down", "primary kill -9", "primary SIGTERM", "secondary kill -9"]
+
+    def may_freeze(self):
+        return True
+
+    def dead(self):
+        """id → state of every event that was ever dead."""
+        name = "outbox_events" if self.table == "native" else "outbox"
+        with self.client() as c:
+            return {str(d["id"]): d["state"] for d in c[DATABASE][f"{name}_dead"].find({}, {"id": 1, "state": 1})}
 
     def back(self):
-        """The node that was away, if any: two at once would leave no majority."""
+        """Waits for the node that is down, if any: two of them would leave no majority."""
         if self.returning:
             self.returning.join()
         self.returning = None
@@ -96,7 +115,7 @@ class MongoWorld:
         self.service("start", "--dir", self.env["MONGODB_DIR"].strip("'\""), "--node", node)
 
     def restart(self, how):
-        """Until there is a primary again; a node comes back meanwhile."""
+        """Returns when there is a primary again; the stopped node is started in the background."""
         self.back()
         node = self.primary()
         if how == "step-down":

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """mongo_writer - one writer process of the scenario on MongoDB: mongo_writer.py URI SEED LEDGER TABLE
 
-Goes on until it gets SIGTERM, through step-downs and killed primaries. A transaction raises the counters of one to three keys, which keeps others
-from them until it ends, and inserts an event for each change; some are rolled back. It is never tried again: another one is begun.
+Runs until SIGTERM, through step-downs and killed primaries. A transaction raises the counters of one to three keys, which keeps other
+writers from them until it ends, and inserts an event for each change; some are rolled back. A failed transaction is not retried.
 
-The ledger gets a line per event once its fate is known, from the answer to the commit alone:
-    + key n tag    committed
-    ? key n tag    the server did not say: committed or not
-    - key n tag    rolled back, or the commit was never sent
+The ledger gets a line per event once its outcome is known, from the answer to the commit alone, with the time of that answer:
+    + key n tag time    committed
+    ? key n tag time    no answer: committed or not
+    - key n tag time    rolled back, or the commit was never sent
 """
 
 import datetime
@@ -21,17 +21,18 @@ from bson import Timestamp
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
+from events import KEYS, event_type
+
 DATABASE = "scenario"
-KEYS = 12
 
 
 def document(table, key, n, tag):
     now = datetime.datetime.now(datetime.timezone.utc)
     payload = {"key": key, "tag": tag}
     if table == "native":
-        return {"_id": tag, "seq": Timestamp(0, 0), "type": "counted", "aggregate_type": "counter", "aggregate_id": key, "key": key,
+        return {"_id": tag, "seq": Timestamp(0, 0), "type": event_type(tag), "aggregate_type": "counter", "aggregate_id": key, "key": key,
                 "payload": payload, "status": "pending", "created_at": now}
-    return {"event_id": tag, "event_type": "counted", "entity_type": "counter", "entity_id": key, "entity_version": n,
+    return {"event_id": tag, "event_type": event_type(tag), "entity_type": "counter", "entity_id": key, "entity_version": n,
             "topic": "events", "partition_key": key, "payload": payload, "status": "pending", "retry_count": 0, "max_retries": 5,
             "last_error": None, "last_error_at": None, "created_at": now, "processing_started_at": None, "published_at": None,
             "locked_by": None, "locked_until": None}
@@ -44,8 +45,9 @@ class Writer:
         self.go, self.number = True, 0
 
     def note(self, sign, events):
+        now = time.monotonic()
         for key, n, tag in events:
-            self.ledger.write(f"{sign} {key} {n} {tag}\n")
+            self.ledger.write(f"{sign} {key} {n} {tag} {now:.3f}\n")
 
     def work(self, client, session, events):
         """The changes of one transaction; events is filled before each is sent."""
