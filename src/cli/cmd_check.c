@@ -46,6 +46,18 @@ static void tell(struct check *c, bool ok, const char *what, const char *fix)
     ob_cli_put(c->cli, &out);
 }
 
+/* Not a problem of the pipelines: the exit code stays. */
+static void warn_of_exposed(struct ob_cli *cli, const struct ob_config *config)
+{
+    for (size_t i = 0; i < config->secrets.n; i++)
+        if (ob_secret_is_exposed(config->secrets.file[i]))
+            fprintf(
+                cli->err,
+                "outbox check: warning: every user of this machine can read %s, which holds %s\n"
+                "        fix: chmod 600 %s\n",
+                config->secrets.file[i], config->secrets.option[i], config->secrets.file[i]);
+}
+
 static void found(void *user, bool ok, const char *what, const char *fix)
 {
     tell(user, ok, what, fix);
@@ -182,6 +194,7 @@ static int run(struct ob_cli *cli)
         goto done;
     }
     tell(&c, true, "the configuration is understood", NULL);
+    warn_of_exposed(cli, config);
     for (size_t i = 0; i < config->n; i++) {
         if (only && only != &config->pipelines[i])
             continue;

@@ -4,6 +4,7 @@
  * All signals are blocked and read by one keeper thread from a signalfd, so that nothing but the
  * keeper decides what they do: SIGTERM and SIGINT stop (the second one at once), SIGHUP reloads. */
 #include "cli/commands.h"
+#include "cli/harden.h"
 #include "cli/notify.h"
 #include "cli/slim.h"
 #include "relay/relay.h"
@@ -34,6 +35,15 @@ struct keeper {
     struct ob_progress bar;
 };
 
+static void warn_of_exposed(const struct ob_log *log, const struct ob_config *config)
+{
+    for (size_t i = 0; i < config->secrets.n; i++)
+        if (ob_secret_is_exposed(config->secrets.file[i]))
+            ob_log(log, OB_LOG_WARN, "config.exposed", OB_KC("file", config->secrets.file[i]),
+                   OB_KC("option", config->secrets.option[i]),
+                   OB_KC("error", "every user of this machine can read a secret; chmod 600"));
+}
+
 static void reload(struct keeper *k)
 {
     struct ob_config *config = NULL;
@@ -51,6 +61,7 @@ static void reload(struct keeper *k)
         ob_config_free(config);
     } else {
         ob_log(&k->log, OB_LOG_INFO, "config.reloaded", OB_KC("file", config->file));
+        warn_of_exposed(&k->log, config);
         if (k->current != k->first)
             ob_config_free(k->current);
         k->current = config;
@@ -181,6 +192,7 @@ done:
 
 static int run(struct ob_cli *cli)
 {
+    ob_harden_memory();
     ob_slim_heap();
     struct keeper k = {.cli = cli, .file = ob_cli_str(cli, "config"), .signals = -1, .ended = -1};
     const struct ob_pipeline_conf *only = NULL;
@@ -202,6 +214,7 @@ static int run(struct ob_cli *cli)
     if (k.progress && k.log.level < OB_LOG_WARN)
         k.log.level = OB_LOG_WARN; /* a person looks at the bar, not at lines */
     opts.only = only ? only->name : NULL;
+    warn_of_exposed(&k.log, k.first);
     code = run_relay(cli, &k, &opts);
 done:
     if (k.current != k.first)
@@ -222,6 +235,8 @@ const struct ob_cmd ob_cmd_run = {
         "is wrong the error is logged and the running one stays. Under systemd (Type=notify) "
         "READY, "
         "RELOADING, STOPPING and WATCHDOG are reported. Log lines go to standard error.\n\n"
+        "The relay leaves no core dump and lets no debugger of its own user attach, because its "
+        "memory holds passwords and payloads; OUTBOX_CORE=1 in the environment allows both.\n\n"
         "With --once it publishes what is there, settles and ends: for cron, or in tests. The exit "
         "code is then 1 if a pipeline could not do its work.",
     .opts = (const struct ob_cli_opt[]){{"once", '1', OB_CLI_FLAG, NULL, NULL, 0, 0, NULL,

@@ -255,6 +255,7 @@ static bool load_from_file(struct one *o, const struct ob_node *map, const struc
         ob_problem_add(o->l->problems, &file->pos, "%s_file: %s", o->path, err.text);
     else
         memcpy(o->field, &text, sizeof(text));
+    ob_secret_note(o->l->secrets, file->text, o->path);
     struct ob_explain_row row = {.kind = OB_EXPLAIN_TEXT,
                                  .path = ob_arena_printf(o->l->arena, "%s_file", o->path),
                                  .key = key,
@@ -316,6 +317,9 @@ static void load_one(struct ob_loader *l, const char *path, unsigned depth,
     } else if (value) {
         o.pos = value->pos;
         set_node(&o, value);
+        if ((opt->flags & OB_OPT_SECRET) && value->kind == OB_NODE_SCALAR && !value->variable &&
+            ob_secret_is_plain(opt->name, value->text))
+            ob_secret_note(l->secrets, value->pos.file, own);
     } else if (opt->flags & OB_OPT_REQUIRED) {
         ob_problem_add(l->problems, where, "%s%s'%s' is missing: %s", path, *path ? ": " : "",
                        opt->name, opt->help ? opt->help : "");

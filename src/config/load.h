@@ -5,6 +5,7 @@
 
 #include "config/explain.h"
 #include "config/problems.h"
+#include "config/secret.h"
 
 /* A table and the struct that its offsets point into. The struct is zeroed by the caller. */
 struct ob_opt_part {
@@ -17,6 +18,7 @@ struct ob_loader {
     struct ob_problems *problems;
     struct ob_explain *explain; /* may be NULL */
     const char *base_file;      /* of the profile, or NULL: its `x` yields to the user's `x_file` */
+    struct ob_secret_places *secrets; /* may be NULL */
 };
 
 /* Fills the structs of all parts from one map (NULL or null: defaults). What is wrong goes to

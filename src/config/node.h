@@ -13,8 +13,9 @@ struct ob_node {
     enum ob_node_kind kind;
     struct ob_opt_pos pos; /* of the value */
     const char *text;      /* SCALAR: NUL-terminated, after ${VAR:-default} */
-    bool quoted; /* SCALAR: written in quotes or with a variable in it (then `null` and `~`
-                    are text) */
+    bool quoted;   /* SCALAR: written in quotes or with a variable in it (then `null` and `~`
+                      are text) */
+    bool variable; /* SCALAR: its text came out of a ${VAR} */
     /* MAP and LIST: */
     struct ob_node **items;
     const char **keys;          /* MAP */

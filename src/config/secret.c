@@ -2,9 +2,11 @@
 /* secret - a value kept in a file of its own. */
 #include "config/secret.h"
 
+#include "config/address.h"
 #include "config/file.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 static enum ob_status take(struct ob_arena *arena, const char *file, struct ob_str text,
                            const char **out, struct ob_err *err)
@@ -38,4 +40,30 @@ enum ob_status ob_secret_read(struct ob_arena *arena, const char *file, const ch
         explicit_bzero(p, n);
     free(p);
     return st;
+}
+
+void ob_secret_note(struct ob_secret_places *places, const char *file, const char *option)
+{
+    if (!places || !file || places->n == OB_SECRET_PLACES_MAX)
+        return;
+    for (size_t i = 0; i < places->n; i++)
+        if (strcmp(places->file[i], file) == 0)
+            return;
+    places->file[places->n] = file;
+    places->option[places->n++] = option;
+}
+
+bool ob_secret_is_plain(const char *option, const char *text)
+{
+    static const char *const strings[] = {"dsn", "url", "uri"};
+    for (size_t i = 0; i < sizeof(strings) / sizeof(strings[0]); i++)
+        if (strcmp(option, strings[i]) == 0)
+            return ob_address_has_password(text);
+    return *text != '\0';
+}
+
+bool ob_secret_is_exposed(const char *file)
+{
+    struct stat st;
+    return stat(file, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & S_IROTH);
 }

@@ -163,6 +163,7 @@ static enum ob_status build_scalar(struct builder *b, const yaml_event_t *ev, st
     node->kind = OB_NODE_SCALAR;
     node->text = text.p;
     node->quoted = ev->data.scalar.style != YAML_PLAIN_SCALAR_STYLE || text.p != raw.p;
+    node->variable = text.p != raw.p;
     return st;
 }
 

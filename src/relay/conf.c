@@ -291,7 +291,7 @@ static enum ob_status load_tree(struct ob_config *c, const struct ob_node *root,
     struct ob_top_nodes top = {NULL, NULL};
     const struct ob_opt_part top_part = {ob_top_opts, &top}, log_part = {ob_log_opts, c};
     ob_explain_init(&c->explain, c->arena);
-    ld.l = (struct ob_loader){c->arena, &ld.problems, &c->explain, NULL};
+    ld.l = (struct ob_loader){c->arena, &ld.problems, &c->explain, NULL, &c->secrets};
     ob_load_parts(&ld.l, "", 0, root, &root->pos, &top_part, 1);
     explain_group(&ld, "log", "log", 0, top.log ? &top.log->pos : NULL);
     ob_load_parts(&ld.l, "log", 1, top.log, &root->pos, &log_part, 1);

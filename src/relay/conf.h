@@ -6,6 +6,7 @@
 
 #include "config/explain.h"
 #include "config/node.h"
+#include "config/secret.h"
 #include "core/log.h"
 #include "route/route.h"
 #include "sink/sink.h"
@@ -39,6 +40,7 @@ struct ob_config {
     struct ob_pipeline_conf *pipelines;
     size_t n;
     struct ob_explain explain;
+    struct ob_secret_places secrets; /* files that hold secrets as plain text */
 };
 
 #define OB_PIPELINES_MAX 256

@@ -38,14 +38,59 @@ static enum ob_status lock_path(char out[PATH_MAX], const char *db_path, const c
     return st;
 }
 
-static enum ob_status open_lock(const char *path, int flags, int *fd, struct ob_err *err)
+/* A lock can be taken by every user who can read its file: those who can write the database, and
+ * nobody else. */
+static mode_t lock_mode(const struct stat *db)
 {
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0644);
+    mode_t mode = S_IRUSR | S_IWUSR;
+    if (db->st_mode & S_IWGRP)
+        mode |= S_IRGRP | S_IWGRP;
+    if (db->st_mode & S_IWOTH)
+        mode |= S_IROTH | S_IWOTH;
+    return mode;
+}
+
+/* An existing file may have been created by another user, or with wider permissions. */
+static enum ob_status check_lock(int fd, const char *path, const struct stat *db, mode_t mode,
+                                 struct ob_err *err)
+{
+    struct stat st;
+    uid_t self = geteuid();
+    if (fstat(fd, &st) != 0)
+        return ob_err_set(err, OB_DOWN, "lock file %s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode) ||
+        (st.st_uid != self && st.st_uid != db->st_uid && st.st_uid != 0 && mode == 0600))
+        return ob_err_set(err, OB_FATAL,
+                          "lock file %s belongs to user %lu, who owns neither the database nor the "
+                          "relay and could hold the relay off; remove it",
+                          path, (unsigned long)st.st_uid);
+    if ((st.st_mode & 0777) == mode || (st.st_uid != self && self != 0))
+        return OB_OK;
+    if (fchmod(fd, mode) != 0)
+        return ob_err_set(err, OB_DOWN, "permissions of lock file %s: %s", path, strerror(errno));
+    if (st.st_gid != db->st_gid && (mode & S_IRGRP) && fchown(fd, (uid_t)-1, db->st_gid) != 0)
+        return OB_OK; /* not in that group: its members cannot be standbys, which is safe */
+    return OB_OK;
+}
+
+static enum ob_status open_lock(const char *path, const char *db_path, int flags, int *fd,
+                                struct ob_err *err)
+{
+    struct stat db;
+    if (stat(db_path, &db) != 0)
+        return ob_err_set(err, OB_DOWN, "database %s: %s", db_path, strerror(errno));
+    mode_t mode = lock_mode(&db);
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, mode);
     if (*fd < 0)
         return ob_err_set(err, errno == EACCES || errno == EROFS ? OB_FATAL : OB_DOWN,
                           "lock file %s: %s; the relay must be able to write the database's folder",
                           path, strerror(errno));
-    return OB_OK;
+    enum ob_status st = check_lock(*fd, path, &db, mode, err);
+    if (st != OB_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return st;
 }
 
 /* The file that was locked may have been replaced before it was locked. */
@@ -65,7 +110,7 @@ enum ob_status ob_sqlite_lock(struct lock *lock, const char *db_path, const char
 
     for (int tries = 0; st == OB_OK && tries < 8; tries++) {
         int fd;
-        st = open_lock(path, 0, &fd, err);
+        st = open_lock(path, db_path, 0, &fd, err);
         if (st != OB_OK)
             break;
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -95,7 +140,7 @@ enum ob_status ob_sqlite_lock_replace(struct lock *lock, const char *db_path, co
         return st;
     if (unlink(path) != 0 && errno != ENOENT)
         return ob_err_set(err, OB_DOWN, "removing %s: %s", path, strerror(errno));
-    st = open_lock(path, O_EXCL, &fd, err);
+    st = open_lock(path, db_path, O_EXCL, &fd, err);
     if (st != OB_OK)
         return st;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {

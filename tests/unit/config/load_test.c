@@ -65,7 +65,7 @@ static void run(struct run *r, const char *text)
         assert_int_equal(st, OB_OK);
     }
     ob_explain_init(&r->explain, r->arena);
-    r->l = (struct ob_loader){r->arena, &r->problems, &r->explain, NULL};
+    r->l = (struct ob_loader){r->arena, &r->problems, &r->explain, NULL, NULL};
     const struct ob_opt_part part = {table, &r->conf};
     ob_load_parts(&r->l, "app", 0, root, &where, &part, 1);
 }
@@ -321,7 +321,7 @@ static void test_secret_over_profile(void **state)
         const char *plain = "path: x\npassword: plain\n";
         struct ob_arena *arena = ob_arena_new(4096, 1 << 20);
         struct ob_problems problems = {.n = 0};
-        struct ob_loader l = {arena, &problems, NULL, "profile"};
+        struct ob_loader l = {arena, &problems, NULL, "profile", NULL};
         struct ob_node *base = NULL, *own = NULL;
         struct conf conf = {0};
         struct ob_err err;
