@@ -8,7 +8,6 @@
 
 #include <stdlib.h>
 
-#define SWEEP_MAX 1000              /* of one sweep */
 #define ALONE_MAX ((size_t)1 << 20) /* bytes: larger ones may not have room for their lock */
 
 static bool lease_over(const struct mongo_look *k)
@@ -66,10 +65,10 @@ static bool note_event(struct mongo_look *k, const bson_t *doc, const struct mon
     return true;
 }
 
-static void append_our_name(const struct mongo_look *k, bson_t *filter)
+static void append_our_name(const struct ob_source *s, bson_t *filter)
 {
-    BSON_APPEND_UTF8(filter, k->m->f[OB_MAP_STATUS], k->m->claimed);
-    BSON_APPEND_UTF8(filter, k->m->f[OB_MAP_LOCKED_BY], k->s->owner);
+    BSON_APPEND_UTF8(filter, s->model->f[OB_MAP_STATUS], s->model->claimed);
+    BSON_APPEND_UTF8(filter, s->model->f[OB_MAP_LOCKED_BY], s->owner);
 }
 
 /* The documents that are ours, as events at the places of k->take. */
@@ -88,7 +87,7 @@ static enum ob_status fetch(struct mongo_look *k, const bson_value_t *const *ids
     bson_init(&filter);
     ob_mongo_in(&filter, "_id", ids, k->take.n);
     if (!refused) {
-        append_our_name(k, &filter);
+        append_our_name(k->s, &filter);
     }
     mongoc_cursor_t *c = mongoc_collection_find_with_opts(k->events, &filter, opts, NULL);
     enum ob_status st = OB_OK;
@@ -109,19 +108,23 @@ static enum ob_status fetch(struct mongo_look *k, const bson_value_t *const *ids
     return st;
 }
 
-/* Those that have our name on them, and no others. */
-static enum ob_status give_back(const struct mongo_look *k, const bson_value_t *const *ids,
-                                size_t n, size_t *given, struct ob_err *err)
+enum ob_status ob_mongo_claim_back(struct ob_source *s, mongoc_client_t *client,
+                                   const bson_value_t *const *ids, size_t n, size_t *given,
+                                   struct ob_err *err)
 {
+    const struct mongo_model *m = s->model;
     bson_t filter;
     if (n == 0)
         return OB_OK;
+    mongoc_collection_t *events =
+        mongoc_client_get_collection(client, s->conf->database, m->events);
     bson_init(&filter);
     ob_mongo_in(&filter, "_id", ids, n);
-    append_our_name(k, &filter);
-    enum ob_status st = ob_mongo_update_many(
-        k->events, &filter, k->m->u_back, k->s->conf->timeout_ms, NULL, given, "giving back", err);
+    append_our_name(s, &filter);
+    enum ob_status st = ob_mongo_update_many(events, &filter, m->u_back, s->conf->timeout_ms, NULL,
+                                             given, "giving back", err);
     bson_destroy(&filter);
+    mongoc_collection_destroy(events);
     return st;
 }
 
@@ -147,7 +150,7 @@ static enum ob_status squeeze(struct mongo_look *k, struct mongo_page *page, con
         page->was_dead = page->was_dead || t->was_dead;
         t->id.value_type = BSON_TYPE_NULL; /* moved */
     }
-    enum ob_status st = give_back(k, back, n_back, NULL, err);
+    enum ob_status st = ob_mongo_claim_back(k->s, k->p->client, back, n_back, NULL, err);
     free(back);
     return st;
 }
@@ -302,73 +305,17 @@ enum ob_status ob_mongo_claim(struct mongo_look *k, struct mongo_page **out, str
 
 /* ---- strays ---- */
 
-static enum ob_status give_strays(const struct mongo_look *k, const bson_value_t *const *ids,
-                                  size_t n, struct ob_err *err)
-{
-    size_t given = 0;
-    enum ob_status st = give_back(k, ids, n, &given, err);
-    if (st == OB_OK && given > 0)
-        ob_log(k->s->log, OB_LOG_INFO, "source.taken_back", OB_KI("documents", given));
-    return st;
-}
-
 enum ob_status ob_mongo_strays(struct mongo_look *k, struct ob_err *err)
 {
+    size_t given = 0;
     const bson_value_t **ids = calloc(k->stray.n + 1, sizeof(*ids));
     enum ob_status st = ids ? OB_OK : ob_err_set(err, OB_DOWN, "no memory for a page");
     for (size_t i = 0; ids && i < k->stray.n; i++)
         ids[i] = &k->stray.at[i].id;
     if (st == OB_OK)
-        st = give_strays(k, ids, k->stray.n, err);
+        st = ob_mongo_claim_back(k->s, k->p->client, ids, k->stray.n, &given, err);
+    if (st == OB_OK && given > 0)
+        ob_log(k->s->log, OB_LOG_INFO, "source.taken_back", OB_KI("documents", given));
     free(ids);
-    return st;
-}
-
-/* One that nothing stands behind is in no look, and its lock would be renewed for ever. What is
- * seen for the first time may be on its way into the window, locked by a drain a moment ago. */
-enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct mongo_set *seen,
-                              struct ob_err *err)
-{
-    const char *db = p->s->conf->database;
-    struct mongo_look k = {.p = NULL, .s = p->s, .m = p->s->model};
-    bson_t filter, *opts = BCON_NEW("projection", "{", "_id", BCON_INT32(1), "}", "readConcern",
-                                    "{", "level", BCON_UTF8("majority"), "}");
-    bson_value_t found[SWEEP_MAX];
-    const bson_value_t *ids[SWEEP_MAX];
-    const bson_t *doc;
-    bson_iter_t it;
-    struct mongo_set now = {0};
-    size_t n = 0;
-    k.events = mongoc_client_get_collection(p->client, db, k.m->events);
-    bson_init(&filter);
-    append_our_name(&k, &filter);
-    mongoc_cursor_t *c = mongoc_collection_find_with_opts(k.events, &filter, opts, NULL);
-    while (n < SWEEP_MAX && mongoc_cursor_next(c, &doc)) {
-        uint64_t h[2];
-        if (!bson_iter_init_find(&it, doc, "_id"))
-            continue;
-        ob_mongo_hash(bson_iter_value(&it), h);
-        if (ob_mongo_ours_has(&k.s->ours, h))
-            continue;
-        if (!ob_mongo_set_has(seen, h, NULL)) {
-            if (now.n == SWEEP_MAX || ob_mongo_set_add(&now, h, 0) < 0)
-                break;
-            continue;
-        }
-        bson_value_copy(bson_iter_value(&it), &found[n]);
-        ids[n] = &found[n];
-        n++;
-    }
-    enum ob_status st = ob_mongo_cursor(c, "looking for locks", err);
-    if (st == OB_OK)
-        st = give_strays(&k, ids, n, err);
-    for (size_t i = 0; i < n; i++)
-        bson_value_destroy(&found[i]);
-    ob_mongo_set_clear(seen);
-    *seen = now;
-    mongoc_cursor_destroy(c);
-    bson_destroy(&filter);
-    bson_destroy(opts);
-    mongoc_collection_destroy(k.events);
     return st;
 }

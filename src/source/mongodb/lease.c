@@ -284,14 +284,8 @@ static void renew_locks(struct ob_source *s)
     if (now < s->renew_at || s->shown_back)
         return;
     s->renew_at = now + m->conf->lease_ms / 3;
-    mongoc_collection_t *coll = ob_mongo_coll(s, m->events);
-    bson_t *filter = BCON_NEW(m->f[OB_MAP_STATUS], BCON_UTF8(m->claimed), m->f[OB_MAP_LOCKED_BY],
-                              BCON_UTF8(s->owner));
-    if (ob_mongo_update_many(coll, filter, m->u_renew, s->conf->timeout_ms, NULL, NULL,
-                             "renewing locks", &err) != OB_OK)
+    if (ob_mongo_renew_locks(s, &err) != OB_OK)
         ob_log(s->log, OB_LOG_WARN, "source.renew", OB_KC("error", err.text));
-    bson_destroy(filter);
-    mongoc_collection_destroy(coll);
 }
 
 /* While the sink is down, or we are paused, what was claimed is shown as waiting. */

@@ -314,36 +314,3 @@ enum ob_status ob_mongo_mark(struct ob_source *s, const struct ob_settle *settle
                  : mark_failed(s, settle, DEAD, session, missed, err);
     return st;
 }
-
-/* ---- claims of what is in the window ---- */
-
-enum ob_status ob_mongo_claim_again(struct ob_source *s, struct ob_err *err)
-{
-    mongoc_collection_t *coll = ob_mongo_coll(s, s->model->events);
-    const bson_value_t **ids = calloc(CHUNK, sizeof(*ids));
-    enum ob_status st = ids ? OB_OK : ob_err_set(err, OB_RETRY, "no memory");
-    for (size_t i = 0; st == OB_OK && i < s->window.cap;) {
-        size_t n = 0;
-        for (; i < s->window.cap && n < CHUNK; i++)
-            if (s->window.at[i].ref)
-                ids[n++] = &s->window.at[i].id;
-        if (n == 0)
-            break;
-        bson_t filter;
-        bson_init(&filter);
-        ob_mongo_in(&filter, "_id", ids, n);
-        BCON_APPEND(&filter, s->model->f[OB_MAP_STATUS], "{", "$in", "[",
-                    BCON_UTF8(s->model->pending), BCON_UTF8(s->model->failed), "]", "}",
-                    s->model->f[OB_MAP_LOCKED_BY], BCON_NULL);
-        st = ob_mongo_update_many(coll, &filter, s->model->u_claim, s->conf->timeout_ms, NULL, NULL,
-                                  "claiming again", err);
-        bson_destroy(&filter);
-    }
-    free(ids);
-    mongoc_collection_destroy(coll);
-    if (st == OB_OK) {
-        s->shown_back = false;
-        ob_mongo_reader_go(s->reader, false);
-    }
-    return st;
-}

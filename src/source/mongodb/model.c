@@ -175,7 +175,7 @@ static bool build_filters(struct mongo_model *m)
     const char *status = m->f[OB_MAP_STATUS], *pending = quoted(m->arena, m->pending),
                *failed = quoted(m->arena, m->failed), *claimed = quoted(m->arena, m->claimed);
     m->q_pending = ob_mongo_bson("{\"%s\":%s}", status, pending);
-    m->q_locked = ob_mongo_bson("{\"%s\":%s,\"$expr\":%s}", status, claimed, m->x_ready);
+    m->q_claimed = ob_mongo_bson("{\"%s\":%s}", status, claimed);
     m->q_failed = ob_mongo_bson("{\"%s\":%s}", status, failed);
     /* Dead ones are left out by the server: an entity may have more of them than a look reads. */
     m->q_open = ob_mongo_bson("{\"%s\":{\"$in\":[%s,%s,%s]},\"$expr\":{\"$not\":[%s]}}", status,
@@ -194,16 +194,20 @@ static bool build_filters(struct mongo_model *m)
     BSON_APPEND_INT32(m->page, m->entity ? m->entity : "_id", 1);
     if (!m->entity || !within(m->entity, m->first)) /* else a look has no place to go on from */
         BSON_APPEND_INT32(m->page, m->first, 1);
-    m->page_failed = ob_mongo_bson("{\"" PAGE_READY "\":%s}", m->x_ready);
-    if (m->page_failed)
-        bson_concat(m->page_failed, m->page);
+    m->page_ready = ob_mongo_bson("{\"" PAGE_READY "\":%s}", m->x_ready);
+    if (m->page_ready)
+        bson_concat(m->page_ready, m->page);
+    m->page_locks = bson_new();
+    BSON_APPEND_INT32(m->page_locks, m->f[OB_MAP_LOCKED_BY], 1);
+    if (!within(m->f[OB_MAP_LOCKED_BY], m->first))
+        BSON_APPEND_INT32(m->page_locks, m->first, 1);
     m->meta = ob_mongo_bson(
         "{\"" META_ENTITY "\":%s%s%s,\"" META_READY "\":%s,\"" META_DEAD "\":%s,\"" META_OWNER
         "\":\"$%s\",\"" META_STATUS "\":\"$%s\",\"" META_SIZE "\":{\"$bsonSize\":\"$$ROOT\"}}",
         m->entity ? "\"$" : "{\"$literal\":null}", m->entity ? m->entity : "",
         m->entity ? "\"" : "", m->x_ready, m->x_dead, m->f[OB_MAP_LOCKED_BY], status);
-    return m->q_pending && m->q_locked && m->q_failed && m->q_open && m->q_alive && m->q_ready &&
-           m->sort_page && m->page && m->page_failed && m->meta;
+    return m->q_pending && m->q_claimed && m->q_failed && m->q_open && m->q_alive && m->q_ready &&
+           m->sort_page && m->page && m->page_ready && m->meta;
 }
 
 /* ---- locks ----
@@ -332,9 +336,10 @@ void ob_mongo_model_free(struct mongo_model *m)
 {
     if (!m)
         return;
-    bson_t *all[] = {m->q_pending, m->q_locked,  m->q_failed,   m->q_open, m->q_alive,
-                     m->q_ready,   m->sort_page, m->sort_order, m->page,   m->page_failed,
-                     m->meta,      m->u_claim,   m->u_renew,    m->u_back, m->u_done};
+    bson_t *all[] = {m->q_pending, m->q_claimed,  m->q_failed,   m->q_open,
+                     m->q_alive,   m->q_ready,    m->sort_page,  m->sort_order,
+                     m->page,      m->page_ready, m->page_locks, m->meta,
+                     m->u_claim,   m->u_renew,    m->u_back,     m->u_done};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         bson_destroy(all[i]);
     ob_arena_unref(m->arena);

@@ -14,6 +14,7 @@
  *     lease_doc.c  the lease's document         ours.c    ids of what is claimed and not settled
  *     session.c sessions of transactions, and how one whose client is gone is ended
  *     release.c dead ones that are made pending again
+ *     locks.c   locks of what is in the window  sweep.c   locks that this process knows nothing of
  *     set.c     values by their hash
  *
  * Beside a collection C of events stand C_lease (one document: who works, epoch, counters, paused),
@@ -70,22 +71,23 @@ struct mongo_model {
     /* Expressions on a document: may be claimed now; will not be tried again; attempts as a number;
      * how many it may have. JSON text, to be put into other texts. */
     const char *x_ready, *x_dead, *x_attempts, *x_max;
-    const char *x_free;  /* what a field of the lock becomes when it is given up */
-    bson_t *q_pending;   /* filter: waits, for the first page */
-    bson_t *q_locked;    /* filter: locked, and may be claimed now */
-    bson_t *q_failed;    /* filter: failed, whether dead or not */
-    bson_t *q_open;      /* filter: neither published nor dead */
-    bson_t *q_alive;     /* filter: waits or failed, and is not dead by its own fields */
-    bson_t *q_ready;     /* filter: {$expr: x_ready} */
-    bson_t *sort_page;   /* by `first` */
-    bson_t *sort_order;  /* by entity and order */
-    bson_t *page;        /* projection: the entity, and `first` */
-    bson_t *page_failed; /* the same, and whether it may be claimed now */
-    bson_t *meta;        /* projection: what a pass needs to know of a document */
+    const char *x_free; /* what a field of the lock becomes when it is given up */
+    bson_t *q_pending;  /* filter: waits, for the first page */
+    bson_t *q_claimed;  /* filter: locked, whether by us, by others or no longer */
+    bson_t *q_failed;   /* filter: failed, whether dead or not */
+    bson_t *q_open;     /* filter: neither published nor dead */
+    bson_t *q_alive;    /* filter: waits or failed, and is not dead by its own fields */
+    bson_t *q_ready;    /* filter: {$expr: x_ready} */
+    bson_t *sort_page;  /* by `first` */
+    bson_t *sort_order; /* by entity and order */
+    bson_t *page;       /* projection: the entity, and `first` */
+    bson_t *page_ready; /* the same, and whether it may be claimed now */
+    bson_t *page_locks; /* projection: who has locked it, and `first` */
+    bson_t *meta;       /* projection: what a pass needs to know of a document */
     bson_t *u_claim, *u_renew, *u_back, *u_done; /* updates: pipelines */
 };
 
-#define PAGE_READY "outbox_ready" /* of page_failed */
+#define PAGE_READY "outbox_ready" /* of page_ready */
 
 /* Fields of the projection `meta`, beside _id. */
 #define META_ENTITY "e"
@@ -280,7 +282,7 @@ struct mongo_place {
 
 void ob_mongo_place_clear(struct mongo_place *place);
 
-enum mongo_kind { MONGO_PENDING, MONGO_LOCKED, MONGO_FAILED };
+enum mongo_kind { MONGO_PENDING, MONGO_LOCKED, MONGO_FAILED, MONGO_SWEPT /* sweep.c */ };
 
 /* A look for work. Thread: the reader's. */
 struct mongo_pass {
@@ -301,10 +303,22 @@ struct mongo_pass {
 /* OB_OK: *out has documents that are ours. OB_AGAIN: nothing. */
 enum ob_status ob_mongo_pass(struct mongo_pass *p, struct mongo_page **out, struct ob_err *err);
 
-/* Gives back what has our name on it and is not ours, and was so in the last sweep, too; seen: what
- * that one saw. claim.c */
-enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct mongo_set *seen,
+/* A round over all locked documents, a page at a time. */
+struct mongo_sweep {
+    struct mongo_place place; /* of the next page; empty: a new round */
+    struct mongo_set seen;    /* locks that the last round did not know … */
+    struct mongo_set now;     /* … and this one so far */
+};
+
+/* Gives back what has our name on it and is not ours, and was so in the last round, too. One page;
+ * *more: the round is not over. sweep.c */
+enum ob_status ob_mongo_sweep(const struct mongo_pass *p, struct mongo_sweep *w, bool *more,
                               struct ob_err *err) OB_MUST_CHECK;
+void ob_mongo_sweep_clear(struct mongo_sweep *w);
+/* Gives back those of these that have our name on them; *given may be NULL. claim.c */
+enum ob_status ob_mongo_claim_back(struct ob_source *s, mongoc_client_t *client,
+                                   const bson_value_t *const *ids, size_t n, size_t *given,
+                                   struct ob_err *err) OB_MUST_CHECK;
 
 enum ob_status ob_mongo_reader_new(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 void ob_mongo_reader_free(struct mongo_reader *r);
@@ -318,6 +332,8 @@ enum ob_status ob_mongo_reader_rest(struct mongo_reader *r, int64_t wait_ms,
  * where. */
 void ob_mongo_reader_kick(struct mongo_reader *r, const bson_value_t *entity);
 int ob_mongo_reader_fd(const struct mongo_reader *r);
+/* What is claimed and not fetched yet; NULL: nothing. Valid until the shard's thread takes it. */
+const struct mongo_page *ob_mongo_reader_found(struct mongo_reader *r);
 bool ob_mongo_reader_looking(struct mongo_reader *r);
 /* OB_OK: *out is the caller's. OB_AGAIN: asked for; the descriptor tells. */
 enum ob_status ob_mongo_reader_take(struct mongo_reader *r, size_t max, size_t max_bytes,
@@ -424,8 +440,10 @@ enum ob_status ob_mongo_mark(struct ob_source *s, const struct ob_settle *settle
                              mongoc_client_session_t *session, size_t *missed,
                              struct ob_err *err) OB_MUST_CHECK;
 void ob_mongo_count_fenced(struct ob_source *s, size_t n);
-/* What is in the window is shown as claimed again. */
+/* What is in the window is shown as claimed again. locks.c */
 enum ob_status ob_mongo_claim_again(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Locks of what is in the window or about to be last longer. locks.c */
+enum ob_status ob_mongo_renew_locks(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 
 /* first_n: the number before the first new one. numbers: one per op, for when it is committed. */
 enum ob_status ob_mongo_record(struct ob_source *s, struct ob_settle *settle,

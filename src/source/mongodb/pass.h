@@ -51,11 +51,16 @@ void ob_mongo_list_clear(struct mongo_list *l);
 
 /* ---- pass_page.c ---- */
 
-/* On the events, in the look's snapshot. max_time_ms 0: as long as it takes. */
+/* On the events, in the look's snapshot; without a session: what a majority has now. max_time_ms 0:
+ * as long as it takes. */
 mongoc_cursor_t *ob_mongo_look_find(const struct mongo_look *k, const bson_t *filter,
                                     const bson_t *sort, const bson_t *projection,
                                     int64_t max_time_ms);
 bool ob_mongo_page_placed(const struct mongo_look *k);
+/* Is k->at another value than the one the look began at? */
+bool ob_mongo_page_moved(const struct mongo_look *k);
+/* *to becomes a copy of *from. */
+void ob_mongo_value_move(bson_value_t *to, const bson_value_t *from);
 mongoc_cursor_t *ob_mongo_page_open(struct mongo_look *k);
 /* The next documents whose entity was not seen in this look; none with k->page_over or k->enough.
  */

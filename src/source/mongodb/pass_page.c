@@ -4,15 +4,16 @@
  *
  * Many documents may wait: for a back-off, a lock, a destination. A look passes over them and
  * leaves the place behind which the next one begins, so that they are not read again and again; who
- * asks begins at the first one from time to time. Failed documents are looked at a slice at a time
- * and the dead among them are left out here and not by the server: so no question takes longer than
- * a slice, however many are dead (tests/e2e/test_mongodb_backlog.py). */
+ * asks begins at the first one from time to time. Failed and locked documents are read a slice at a
+ * time, and those that cannot be claimed are left out here and not by the server: so no query takes
+ * longer than a slice, however many are dead or being processed (tests/e2e/test_mongodb_backlog.py,
+ * test_mongodb_locks.py). */
 #include "source/mongodb/pass.h"
 
 #include <stdlib.h>
 
 #define SEEN_MAX ((size_t)1 << 14) /* entities of one look that are remembered */
-#define FAILED_SLICE 2000          /* documents */
+#define SLICE_MAX 2000             /* documents of one look that are failed or locked */
 
 mongoc_cursor_t *ob_mongo_look_find(const struct mongo_look *k, const bson_t *filter,
                                     const bson_t *sort, const bson_t *projection,
@@ -28,7 +29,9 @@ mongoc_cursor_t *ob_mongo_look_find(const struct mongo_look *k, const bson_t *fi
     if (max_time_ms)
         BSON_APPEND_INT64(&opts, "maxTimeMS", max_time_ms);
     BSON_APPEND_INT32(&opts, "batchSize", 1000);
-    if (!mongoc_client_session_append(k->session, &opts, &e))
+    if (!k->session)
+        BCON_APPEND(&opts, "readConcern", "{", "level", BCON_UTF8("majority"), "}");
+    else if (!mongoc_client_session_append(k->session, &opts, &e))
         bson_reinit(&opts);
     mongoc_cursor_t *c = mongoc_collection_find_with_opts(k->events, filter, &opts, NULL);
     bson_destroy(&opts);
@@ -43,7 +46,7 @@ void ob_mongo_place_clear(struct mongo_place *place)
     *place = (struct mongo_place){0};
 }
 
-static void value_move(bson_value_t *to, const bson_value_t *from)
+void ob_mongo_value_move(bson_value_t *to, const bson_value_t *from)
 {
     bson_value_destroy(to);
     *to = (bson_value_t){0};
@@ -62,8 +65,7 @@ bool ob_mongo_page_placed(const struct mongo_look *k)
     return k->p->place && is_place(&k->p->place->at);
 }
 
-/* Is it another value than the one the look began at? */
-static bool moved_on(const struct mongo_look *k)
+bool ob_mongo_page_moved(const struct mongo_look *k)
 {
     uint64_t a[2], b[2];
     if (!is_place(&k->at))
@@ -81,9 +83,9 @@ void ob_mongo_page_keep(struct mongo_look *k)
         return;
     k->p->partly = k->enough;
     if (k->take.n > 0)
-        value_move(&k->p->place->at, &k->page_at); /* there may be more in the page */
+        ob_mongo_value_move(&k->p->place->at, &k->page_at); /* there may be more in the page */
     else if (k->enough)
-        value_move(&k->p->place->at, &k->at);
+        ob_mongo_value_move(&k->p->place->at, &k->at);
     else
         ob_mongo_place_clear(k->p->place);
 }
@@ -93,9 +95,15 @@ void ob_mongo_page_keep(struct mongo_look *k)
 mongoc_cursor_t *ob_mongo_page_open(struct mongo_look *k)
 {
     const struct mongo_model *m = k->m;
-    const bson_t *const filters[] = {
-        [MONGO_PENDING] = m->q_pending, [MONGO_LOCKED] = m->q_locked, [MONGO_FAILED] = m->q_failed};
-    bool pending = k->p->kind == MONGO_PENDING, failed = k->p->kind == MONGO_FAILED;
+    const bson_t *const filters[] = {[MONGO_PENDING] = m->q_pending,
+                                     [MONGO_LOCKED] = m->q_claimed,
+                                     [MONGO_FAILED] = m->q_failed,
+                                     [MONGO_SWEPT] = m->q_claimed};
+    const bson_t *const projections[] = {[MONGO_PENDING] = m->page,
+                                         [MONGO_LOCKED] = m->page_ready,
+                                         [MONGO_FAILED] = m->page_ready,
+                                         [MONGO_SWEPT] = m->page_locks};
+    bool pending = k->p->kind == MONGO_PENDING;
     bson_t filter, expr, list;
     bson_copy_to(filters[k->p->kind], &filter);
     if (ob_mongo_page_placed(k)) { /* an expression: values of every type are behind it */
@@ -110,12 +118,11 @@ mongoc_cursor_t *ob_mongo_page_open(struct mongo_look *k)
         bson_append_array_end(&expr, &list);
         bson_append_document_end(&filter, &expr);
         bson_free(path);
-        value_move(&k->page_at, &k->p->place->at);
-        value_move(&k->at, &k->p->place->at);
+        ob_mongo_value_move(&k->page_at, &k->p->place->at);
+        ob_mongo_value_move(&k->at, &k->p->place->at);
     }
-    mongoc_cursor_t *c =
-        ob_mongo_look_find(k, &filter, m->sort_page, failed ? m->page_failed : m->page,
-                           pending ? 0 : k->s->conf->timeout_ms);
+    mongoc_cursor_t *c = ob_mongo_look_find(k, &filter, m->sort_page, projections[k->p->kind],
+                                            pending ? 0 : k->s->conf->timeout_ms);
     bson_destroy(&filter);
     return c;
 }
@@ -127,10 +134,10 @@ static bool read_page(struct mongo_look *k, const bson_t *doc, bool *skip)
     bson_iter_t it, at;
     if (!c)
         return false;
-    *skip = k->p->kind == MONGO_FAILED &&
+    *skip = k->p->kind != MONGO_PENDING &&
             !(bson_iter_init_find(&it, doc, PAGE_READY) && bson_iter_as_bool(&it));
     if (bson_iter_init(&it, doc) && bson_iter_find_descendant(&it, k->m->first, &at))
-        value_move(&k->at, bson_iter_value(&at));
+        ob_mongo_value_move(&k->at, bson_iter_value(&at));
     if (*skip)
         return true;
     if (bson_iter_init_find(&it, doc, "_id"))
@@ -176,10 +183,11 @@ enum ob_status ob_mongo_page_next(struct mongo_look *k, mongoc_cursor_t *cursor,
     ob_mongo_set_clear(&k->groups);
     if (k->seen.n >= SEEN_MAX) /* the oldest are looked at once more: that costs only time */
         ob_mongo_set_clear(&k->seen);
-    value_move(&k->page_at, &k->at);
+    ob_mongo_value_move(&k->page_at, &k->at);
     k->page_over = false;
     for (size_t n = 0; st == OB_OK && (n < k->p->max || k->page.n == 0); n++) {
-        k->enough = k->p->kind == MONGO_FAILED && k->scanned >= FAILED_SLICE && moved_on(k);
+        k->enough =
+            k->p->kind != MONGO_PENDING && k->scanned >= SLICE_MAX && ob_mongo_page_moved(k);
         if (k->enough)
             break;
         k->page_over = !mongoc_cursor_next(cursor, &doc);

@@ -18,7 +18,8 @@
 
 #define RECOVER_MS 1000  /* failed and locked documents are looked for as often */
 #define RECOVER_SHARE 20 /* … but not for more than a twentieth of the time */
-#define SLICE_MS 250     /* between two slices of the failed ones */
+#define SLICE_MS 250     /* between two slices of the failed or locked ones */
+#define SWEEP_MS 500     /* between two pages of a sweep */
 #define HEAD_MS 1000     /* waiting ones at the head are passed over for as long … */
 #define HEAD_SHARE 4     /* … and so many times as long as it took to look at them */
 #define HEAD_LEAST_MS 100
@@ -45,11 +46,12 @@ struct mongo_reader {
     unsigned rest_no; /* rises with every rest: what was begun before it counts no more */
     /* the thread's own */
     int64_t idle_ms, look_at, recover_at, sweep_at;
-    struct mongo_set strays; /* locks that the last sweep did not know */
+    struct mongo_sweep sweep;
+    bool sweep_more; /* its round is not over */
     bool recover_first;
-    bool partly;    /* failed ones are left that were not looked at … */
-    bool all_first; /* … since the reader began: it cannot say that there is nothing */
-    struct mongo_place pending_at, failed_at;
+    bool partly;                     /* failed or locked ones are left that were not read … */
+    bool locked_first, failed_first; /* … since the reader began: there may be something */
+    struct mongo_place pending_at, failed_at, locked_at;
     int64_t head_at, head_soon; /* when a look begins at the first pending one; if it shall */
     bool head;                  /* it shall */
     size_t slice;
@@ -117,25 +119,33 @@ static enum ob_status settle_unsure(struct mongo_reader *r, struct ob_err *err)
     return st;
 }
 
+/* Some of the failed or locked ones were not read yet since the reader began. */
+static bool first_round(const struct mongo_reader *r)
+{
+    return r->locked_first || r->failed_first;
+}
+
 /* Looks for failed and locked ones that may be claimed now. */
 static enum ob_status recover(struct mongo_reader *r, struct mongo_pass *p,
                               struct mongo_page **found, struct ob_err *err)
 {
     int64_t began = real_ms();
     p->kind = MONGO_LOCKED;
-    p->place = NULL;
+    p->place = &r->locked_at;
     enum ob_status st = ob_mongo_pass(p, found, err);
     if (st == OB_AGAIN) {
+        bool locked_left = p->partly;
+        r->locked_first = r->locked_first && locked_left;
         p->kind = MONGO_FAILED;
         p->place = &r->failed_at;
         st = ob_mongo_pass(p, found, err);
-        r->partly = st == OB_AGAIN && p->partly;
-        r->all_first = r->all_first && (st != OB_AGAIN || p->partly);
+        r->partly = st == OB_AGAIN && (locked_left || p->partly);
+        r->failed_first = r->failed_first && (st != OB_AGAIN || p->partly);
     }
     int64_t now = real_ms(), took = (now - began) * RECOVER_SHARE,
             least = r->partly ? SLICE_MS : RECOVER_MS;
     r->recover_at =
-        p->more || (r->partly && r->all_first) ? 0 : now + (took > least ? took : least);
+        p->more || (r->partly && first_round(r)) ? 0 : now + (took > least ? took : least);
     return st;
 }
 
@@ -190,8 +200,8 @@ static enum ob_status look(struct mongo_reader *r, struct question *q, struct mo
     enum ob_status st = settle_unsure(r, err);
     int64_t began = real_ms();
     if (st == OB_OK && began >= r->sweep_at) {
-        r->sweep_at = began + r->s->model->conf->lease_ms / 3;
-        st = ob_mongo_sweep(&p, &r->strays, err);
+        st = ob_mongo_sweep(&p, &r->sweep, &r->sweep_more, err);
+        r->sweep_at = began + (r->sweep_more ? SWEEP_MS : r->s->model->conf->lease_ms / 3);
     }
     if (st != OB_OK)
         return st;
@@ -241,7 +251,9 @@ static void looked(struct mongo_reader *r, const struct question *q, enum ob_sta
         r->look_at = now + r->idle_ms;
         if (r->partly && r->look_at > r->recover_at)
             r->look_at = r->recover_at;
-        r->empty = !r->all_first;
+        if (r->sweep_more && r->look_at > r->sweep_at)
+            r->look_at = r->sweep_at;
+        r->empty = !first_round(r);
         r->busy_looks = 0;
     } else {
         r->failed = st;
@@ -348,7 +360,8 @@ void ob_mongo_reader_free(struct mongo_reader *r)
         close(r->fd);
     bson_destroy(r->unsure);
     ob_mongo_set_clear(&r->refused);
-    ob_mongo_set_clear(&r->strays);
+    ob_mongo_sweep_clear(&r->sweep);
+    ob_mongo_place_clear(&r->locked_at);
     ob_mongo_place_clear(&r->pending_at);
     ob_mongo_place_clear(&r->failed_at);
     pthread_cond_destroy(&r->changed);
@@ -366,7 +379,7 @@ void ob_mongo_reader_go(struct mongo_reader *r, bool fresh)
     r->kicked = true;
     forget_hints(r->hints, &r->n_hints);
     r->recover_at = 0;
-    r->all_first = true;
+    r->locked_first = r->failed_first = true;
     signal_shard(r); /* it asks again: it may have been told that there is nothing */
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
@@ -415,6 +428,14 @@ void ob_mongo_reader_kick(struct mongo_reader *r, const bson_value_t *entity)
     }
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
+}
+
+const struct mongo_page *ob_mongo_reader_found(struct mongo_reader *r)
+{
+    pthread_mutex_lock(&r->lock);
+    const struct mongo_page *page = r->found;
+    pthread_mutex_unlock(&r->lock);
+    return page;
 }
 
 int ob_mongo_reader_fd(const struct mongo_reader *r)
