@@ -42,6 +42,9 @@ const struct ob_opt ob_limits_opts[] = {
     {0},
 };
 
+const struct ob_limits ob_limits_shown = {
+    .text = 1 << 20, .json = 1 << 20, .payload = LIMIT_MAX};
+
 static const struct {
     const char *name;
     size_t offset;

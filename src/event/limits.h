@@ -39,6 +39,7 @@ struct ob_row;
 
 extern const struct ob_opt ob_limits_opts[]; /* struct ob_limits; {0}-terminated */
 extern const struct ob_limits ob_limits_default;
+extern const struct ob_limits ob_limits_shown; /* what the command line shows at most */
 
 /* The name of a column, as it appears in reasons. */
 const char *ob_limited_name(enum ob_limited column);

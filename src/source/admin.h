@@ -16,7 +16,8 @@ struct ob_filter {
     bool dlt;                  /* dead: only those still to be published to the dead-letter topic */
     const char *const *not_to; /* dead: nothing of these destinations */
     size_t n_not_to;
-    size_t limit; /* 0: no limit. events: without `after` the newest ones */
+    size_t limit;                   /* 0: no limit. events: without `after` the newest ones */
+    const struct ob_limits *limits; /* larger columns are cut; NULL: ob_limits_shown */
 };
 
 struct ob_dead {
@@ -44,6 +45,11 @@ struct ob_emit {
     enum ob_payload_kind payload_kind;
     int64_t entity_version, schema_version;
 };
+
+static inline const struct ob_limits *ob_filter_limits(const struct ob_filter *f)
+{
+    return f && f->limits ? f->limits : &ob_limits_shown;
+}
 
 /* Called for each; returns false to stop. */
 typedef bool ob_dead_fn(void *user, const struct ob_dead *dead);

@@ -51,28 +51,27 @@ static enum ob_status read_page(struct ob_admin *a, const struct ob_filter *f, b
     return ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, out, err);
 }
 
-static enum ob_status big_payload(struct ob_admin *a, const PGresult *res, int row,
-                                  struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
+/* The event by itself. */
+static enum ob_status read_event(struct ob_admin *a, const struct ob_filter *f, const PGresult *res,
+                                 int row, struct ob_arena *arena, struct ob_event *ev,
+                                 struct ob_err *err)
 {
     char n[24];
-    PGresult *got = NULL;
     if (!ob_pg_bool(res, row, 9))
-        return ob_pg_event_fetch(&a->db, (int64_t)ev->seq, arena, ev, err);
+        return ob_pg_event_fetch(&a->db, (int64_t)ev->seq, true, ob_filter_limits(f), arena, ev,
+                                 err);
     snprintf(n, sizeof(n), "%lld", (long long)ob_pg_i64(res, row, 0));
-    const struct pg_param p[] = {PG_TEXT(a->pipeline), PG_TEXT(n)};
-    enum ob_status st = ob_pg_query(&a->db,
-                                    "select payload from outbox.dead where pipeline = $1 and n = "
-                                    "$2::bigint",
-                                    p, 2, true, &got, err);
-    if (st == OB_OK && PQntuples(got) == 1)
-        ev->payload = ob_arena_copy(arena, ob_pg_str(got, 0, 0));
-    PQclear(got);
-    return st;
+    const struct pg_event_from from = {
+        .sql = "outbox.dead d cross join lateral outbox.unpack(d.event, d.payload, d.seq) e where "
+               "d.pipeline = $4 and d.n = $5::bigint",
+        .params = {a->pipeline, n},
+        .n = 2};
+    return ob_pg_event_read(&a->db, &from, true, ob_filter_limits(f), arena, ev, err);
 }
 
-static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, bool full,
-                           struct ob_arena *arena, ob_dead_fn *fn, void *user, bool *more,
-                           struct ob_err *err)
+static enum ob_status show(struct ob_admin *a, const struct ob_filter *f, const PGresult *res,
+                           int row, bool full, struct ob_arena *arena, ob_dead_fn *fn, void *user,
+                           bool *more, struct ob_err *err)
 {
     struct ob_event ev = {0};
     enum ob_status st = OB_OK;
@@ -91,8 +90,8 @@ static enum ob_status show(struct ob_admin *a, const PGresult *res, int row, boo
         ob_arena_reset(arena);
         if (!ob_pg_event(res, row, OWN, arena, &ev))
             return ob_err_set(err, OB_DOWN, "no memory");
-        if (ob_pg_event_big(res, row, OWN))
-            st = big_payload(a, res, row, arena, &ev, err);
+        if (ob_pg_event_partial(res, row, OWN, true))
+            st = read_event(a, f, res, row, arena, &ev, err);
         ev.attempts = d.attempts;
         d.event = &ev;
     } else if (full && ob_pg_admin_mapped(a)) {
@@ -120,7 +119,7 @@ enum ob_status ob_pg_dead_list(struct ob_admin *a, const struct ob_filter *f, bo
         st = read_page(a, f, full, after, page, &res, err);
         int rows = st == OB_OK ? PQntuples(res) : 0;
         for (int i = 0; i < rows && st == OB_OK && more; i++)
-            st = show(a, res, i, full, arena, fn, user, &more, err);
+            st = show(a, f, res, i, full, arena, fn, user, &more, err);
         if (rows > 0)
             after = ob_pg_i64(res, rows - 1, 0);
         left -= rows;

@@ -67,8 +67,9 @@ static enum ob_status show_row(struct ob_admin *a, const PGresult *res, int row,
     ob_arena_reset(arena);
     if (!ob_pg_event(res, row, 0, arena, &ev))
         return ob_err_set(err, OB_DOWN, "no memory");
-    if (show->payload && ob_pg_event_big(res, row, 0))
-        st = ob_pg_event_fetch(&a->db, (int64_t)ev.seq, arena, &ev, err);
+    if (ob_pg_event_partial(res, row, 0, show->payload))
+        st = ob_pg_event_fetch(&a->db, (int64_t)ev.seq, show->payload, &ob_limits_shown, arena, &ev,
+                               err);
     ev.ref = ev.seq;
     snprintf(state, sizeof(state), "%.*s", OB_STR_ARG(s));
     if (st == OB_OK)

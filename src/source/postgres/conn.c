@@ -86,6 +86,14 @@ enum ob_status ob_pg_fail(const struct pg_session *conn, const PGresult *res, co
     return st;
 }
 
+/* libpq has no code for these. The second is what it reports when its input buffer cannot grow to
+ * the length of a message. */
+bool ob_pg_no_memory(const struct ob_err *err)
+{
+    return strstr(err->text, "out of memory") || strstr(err->text, "lost synchronization with") ||
+           strstr(err->text, "annot allocate memory");
+}
+
 void ob_pg_close(struct pg_session *conn)
 {
     if (conn->c)

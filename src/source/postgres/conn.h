@@ -69,6 +69,8 @@ bool ob_pg_wait_socket(const struct pg_session *conn, short events, int64_t dead
  */
 enum ob_status ob_pg_fail(const struct pg_session *conn, const PGresult *res, const char *what,
                           struct ob_err *err);
+/* True: the failure means that the client had no memory for the answer. */
+bool ob_pg_no_memory(const struct ob_err *err);
 void ob_pg_one_line(char *text); /* libpq's messages have several */
 /* SQLSTATE of a result, "" if none. */
 const char *ob_pg_state(const PGresult *res);

@@ -146,6 +146,7 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
     s->log = env->log;
     s->accept_loss = env->accept_loss;
     s->dlt = env->dlt;
+    s->limits = env->limits ? *env->limits : ob_limits_default;
     s->pipeline = strdup(env->pipeline);
     s->owner = strdup(env->owner);
     for (size_t i = 0; i < sizeof(s->array) / sizeof(s->array[0]); i++)

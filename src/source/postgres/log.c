@@ -107,15 +107,16 @@ static enum ob_status next_page(struct ob_source *s, struct ob_err *err)
 }
 
 /* How many rows of the page fit, and how many of them are events. */
-static int count_rows(const struct log_state *l, size_t max, size_t max_bytes, size_t *events)
+static int count_rows(const struct ob_source *s, size_t max, size_t max_bytes, size_t *events)
 {
+    const struct log_state *l = s->state;
     int total = PQntuples(l->page), n = 0;
     size_t bytes = 0;
     *events = 0;
     while (l->row + n < total && *events < max) {
         int row = l->row + n;
         if (!l->skip || !l->skip[row]) {
-            bytes += 64 + ob_pg_event_size(l->page, row, 0);
+            bytes += 64 + ob_pg_event_size(l->page, row, 0, &s->limits);
             if (*events > 0 && bytes > max_bytes)
                 break;
             (*events)++;
@@ -125,38 +126,73 @@ static int count_rows(const struct log_state *l, size_t max, size_t max_bytes, s
     return n;
 }
 
-static enum ob_status fill_batch(struct ob_source *s, int rows, struct ob_batch *batch,
-                                 struct ob_err *err)
+static bool own_events(struct ob_batch *batch)
 {
-    struct log_state *l = s->state;
-    enum ob_status st = OB_OK;
-    for (int i = 0; i < rows && st == OB_OK; i++) {
-        int row = l->row + i;
-        if (l->skip && l->skip[row])
-            continue;
-        struct ob_event *ev = &batch->events[batch->n];
-        if (!ob_pg_event(l->page, row, 0, batch->arena, ev))
-            return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
-        if (ob_pg_event_big(l->page, row, 0))
-            st = ob_pg_event_fetch(&s->sql, (int64_t)ev->seq, batch->arena, ev, err);
-        ev->ref = l->given + (uint64_t)i + 1;
-        batch->n++;
-    }
-    return st;
-}
-
-/* The batch takes the page when it has all of its rest; else it needs bytes of its own. */
-static bool keep_bytes(struct log_state *l, struct ob_batch *batch)
-{
-    if (l->row >= PQntuples(l->page)) {
-        if (!ob_arena_keep(batch->arena, page_drop, l->page, PQresultMemorySize(l->page)))
-            return false;
-        l->page = NULL;
-        return true;
-    }
     for (size_t i = 0; i < batch->n; i++)
         if (!ob_event_own(&batch->events[i], batch->arena))
             return false;
+    return true;
+}
+
+/* The row by itself. Without memory for it the batch ends before it; one that is the first of its
+ * batch several times is dead. OB_RETRY: the batch ends here. */
+static enum ob_status read_alone(struct ob_source *s, bool first, size_t size,
+                                 struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
+{
+    enum ob_status st = OB_REJECT;
+    bool unfit = ob_pg_is_unfit(s, ev->id);
+    if (!unfit)
+        st = ob_pg_event_fetch(&s->sql, (int64_t)ev->seq, true, &s->limits, arena, ev, err);
+    if (st != OB_REJECT)
+        return st;
+    if (!first && !unfit)
+        return OB_RETRY;
+    if (!unfit && !ob_pg_unfit(s, ev->id))
+        return ob_err_set(err, OB_DOWN, "no memory for event %.*s: %zu bytes", OB_STR_ARG(ev->id),
+                          size);
+    return ob_limits_no_memory(ev, size, arena) ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+}
+
+/* Takes the next *rows rows of the page, or the first of them. */
+static enum ob_status fill_batch(struct ob_source *s, int *rows, struct ob_batch *batch,
+                                 struct ob_err *err)
+{
+    struct log_state *l = s->state;
+    bool all = l->row + *rows >= PQntuples(l->page);
+    for (int i = 0; i < *rows; i++) {
+        int row = l->row + i;
+        enum ob_status st = OB_OK;
+        if (l->skip && l->skip[row])
+            continue;
+        struct ob_event *ev = &batch->events[batch->n];
+        bool ok = ob_pg_event(l->page, row, 0, batch->arena, ev);
+        if (ok && ob_pg_event_partial(l->page, row, 0, true))
+            st = read_alone(s, batch->n == 0, ob_pg_event_size(l->page, row, 0, &s->limits),
+                            batch->arena, ev, err);
+        else if (ok && !all) /* the page stays with the source */
+            ok = ob_event_own(ev, batch->arena);
+        if (ok && st == OB_RETRY) {
+            *rows = i;
+            return !all || own_events(batch) ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+        }
+        if (!ok)
+            return ob_err_set(err, OB_DOWN, "no memory for %d events", *rows);
+        if (st != OB_OK)
+            return st;
+        ev->ref = l->given + (uint64_t)i + 1;
+        batch->n++;
+    }
+    return OB_OK;
+}
+
+/* The batch takes the page when it has all of its rest. */
+static bool keep_page(struct log_state *l, struct ob_batch *batch)
+{
+    if (l->row < PQntuples(l->page))
+        return true;
+    if (!ob_arena_keep(batch->arena, page_drop, l->page, PQresultMemorySize(l->page)))
+        return false;
+    l->page = NULL;
     return true;
 }
 
@@ -166,7 +202,7 @@ static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes
 {
     struct log_state *l = s->state;
     size_t events = 0;
-    int rows = count_rows(l, max, max_bytes, &events);
+    int rows = count_rows(s, max, max_bytes, &events);
     if (events == 0) {
         l->given += (uint64_t)rows;
         PQclear(l->page);
@@ -174,7 +210,7 @@ static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes
         return OB_AGAIN;
     }
     struct ob_batch *batch = ob_batch_new(events, (size_t)2 << 30);
-    enum ob_status st = batch ? fill_batch(s, rows, batch, err)
+    enum ob_status st = batch ? fill_batch(s, &rows, batch, err)
                               : ob_err_set(err, OB_DOWN, "no memory for %zu events", events);
     if (st != OB_OK) {
         ob_batch_unref(batch);
@@ -184,7 +220,7 @@ static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes
     l->row += rows;
     l->given += (uint64_t)rows;
     l->last_ref = batch->events[batch->n - 1].ref;
-    if (!keep_bytes(l, batch)) {
+    if (!keep_page(l, batch)) {
         ob_batch_unref(batch);
         return ob_pg_round_lost(s, "no memory for a page of events", err);
     }
@@ -355,6 +391,7 @@ static enum ob_status log_start(struct ob_source *s, struct ob_err *err)
     if (!l)
         return ob_err_set(err, OB_DOWN, "no memory");
     l->at.adopt_pos = l->durable.adopt_pos = -1;
+    l->limit = s->conf->page;
     s->state = l;
     enum ob_status st = load_place(s, err);
     if (st == OB_OK)
@@ -487,8 +524,8 @@ static void log_ref(const struct ob_source *s, const struct ob_event *ev, struct
     ob_buf_printf(out, "%" PRIu64, ev->seq);
 }
 
-/* Rows of a result whose column behind the event's is its place in the batch, rising. *bytes: of
- * their payloads; when they are enough, batch->n is the place of the last one taken. */
+/* Rows of a result whose column after the event's is its place in the batch, rising. *bytes: of
+ * all their columns; when they are enough, batch->n is the place of the last one taken. */
 static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_batch *batch,
                                 size_t *bytes, struct ob_err *err)
 {
@@ -500,33 +537,59 @@ static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_ba
     for (int row = 0; st == OB_OK && row < PQntuples(res) && batch->n == 0; row++) {
         size_t place = (size_t)ob_pg_i64(res, row, PG_EVENT_N);
         struct ob_event *ev = &batch->events[place - 1];
+        size_t size = ob_pg_event_size(res, row, 0, &s->limits);
         if (!ob_pg_event(res, row, 0, batch->arena, ev))
             st = ob_err_set(err, OB_DOWN, "no memory");
-        else if (ob_pg_event_big(res, row, 0))
-            st = ob_pg_event_fetch(&s->sql, (int64_t)ev->seq, batch->arena, ev, err);
+        else if (ob_pg_event_partial(res, row, 0, true))
+            st = read_alone(s, place == 1, size, batch->arena, ev, err);
         if (st == OB_AGAIN) {
             *ev = (struct ob_event){0};
             st = OB_OK;
         }
-        *bytes += ev->payload.n;
+        if (st == OB_RETRY) { /* those before it are enough */
+            batch->n = place - 1;
+            return OB_OK;
+        }
+        *bytes += size;
         if (*bytes >= FETCH_BYTES && row + 1 < PQntuples(res))
             batch->n = place;
     }
     return st;
 }
 
-/* Rows that outlived their partition: few, and whole. */
-static enum ob_status take_gone(PGresult *res, struct ob_batch *batch, struct ob_err *err)
+/* One of them by itself. */
+static enum ob_status read_gone(struct ob_source *s, struct ob_str ref, struct ob_arena *arena,
+                                struct ob_event *ev, struct ob_err *err)
+{
+    struct ob_str z = ob_arena_copy(arena, ref);
+    const struct pg_event_from from = {
+        .sql = "outbox.parked p cross join lateral outbox.unpack(p.event, p.payload, p.seq) e "
+               "where p.pipeline = $4 and p.ref = $5",
+        .params = {s->pipeline, z.p},
+        .n = 2};
+    if (!z.p)
+        return ob_err_set(err, OB_DOWN, "no memory");
+    return ob_pg_event_read(&s->sql, &from, true, &s->limits, arena, ev, err);
+}
+
+/* Rows that outlived their partition: few. */
+static enum ob_status take_gone(struct ob_source *s, const struct ob_str *refs, PGresult *res,
+                                struct ob_batch *batch, struct ob_err *err)
 {
     if (!ob_arena_keep(batch->arena, page_drop, res, PQresultMemorySize(res))) {
         PQclear(res);
         return ob_err_set(err, OB_DOWN, "no memory for a page of events");
     }
-    for (int row = 0; row < PQntuples(res); row++)
-        if (!ob_pg_event(res, row, 0, batch->arena,
-                         &batch->events[ob_pg_i64(res, row, PG_EVENT_N) - 1]))
+    enum ob_status st = OB_OK;
+    for (int row = 0; st == OB_OK && row < PQntuples(res); row++) {
+        size_t place = (size_t)ob_pg_i64(res, row, PG_EVENT_N) - 1;
+        struct ob_event *ev = &batch->events[place];
+        if (!ob_pg_event(res, row, 0, batch->arena, ev))
             return ob_err_set(err, OB_DOWN, "no memory");
-    return OB_OK;
+        if (ob_pg_event_partial(res, row, 0, true))
+            st = read_gone(s, refs[place], batch->arena, ev, err);
+    }
+    return st == OB_REJECT ? OB_DOWN : st;
 }
 
 enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs, size_t n,
@@ -557,12 +620,12 @@ enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs
     /* Those whose partition was retired have their event with them. */
     res = NULL;
     st = ob_pg_query(&s->sql,
-                     "select " PG_EVENT_WHOLE
+                     "select " PG_EVENT_COLUMNS
                      ", t.i from unnest($2::text[]) with ordinality as t(ref, i) join "
                      "outbox.parked p on p.pipeline = $1 and p.ref = t.ref and p.event is not null "
                      "cross join lateral outbox.unpack(p.event, p.payload, p.seq) e order by t.i",
                      p, 2, true, &res, err);
-    return st == OB_OK ? take_gone(res, batch, err) : st;
+    return st == OB_OK ? take_gone(s, refs, res, batch, err) : st;
 }
 
 static enum ob_status log_status(struct ob_source *s, struct ob_source_status *out,

@@ -42,6 +42,8 @@ struct log_state {
     int row;
     bool *skip;               /* of its rows: already parked or dead; NULL: none is */
     bool more;                /* the last round was full */
+    int64_t limit;            /* rows that a round asks for: fewer while they are large */
+    bool no_memory;           /* for the answer of the round under way */
     uint64_t rounds;          /* begun so far */
     uint64_t complete;        /* the last one that was taken if it found all there was, else 0 */
     struct place complete_at; /* where that one ended */

@@ -25,6 +25,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#define PAGE_BYTES ((size_t)8 << 20)
+
 #define LATE(now, also)                                                                            \
     "with l as materialized (select x from pg_snapshot_xip($2::pg_snapshot) x where "              \
     "pg_visible_in_snapshot(x, " now ") union select xid from outbox.event where xid >= "          \
@@ -96,7 +98,7 @@ static bool send_rows(struct ob_source *s)
                                      : l->base);
     snprintf(late_pos, sizeof(late_pos), "%" PRId64, at->late_pos);
     snprintf(fence, sizeof(fence), "%" PRIu64, s->fence_first);
-    snprintf(page, sizeof(page), "%" PRId64, s->conf->page);
+    snprintf(page, sizeof(page), "%" PRId64, l->limit);
     const char *bound = s->fence_first ? fence : NULL;
     const char *const late[] = {pos, at->snap->text, from, bound, page, later};
     const char *const adopt[] = {from, pos, at->snap->text, late_pos, later, page};
@@ -214,6 +216,7 @@ static enum ob_status receive(struct ob_source *s, struct ob_err *err)
         default:
             if (l->failed == OB_OK)
                 l->failed = ob_pg_fail(&l->rd, res, "reading events", &l->why);
+            l->no_memory = l->no_memory || ob_pg_no_memory(&l->why);
             PQclear(res);
             if (PQstatus(l->rd.c) == CONNECTION_BAD)
                 return ob_pg_round_lost(s, "reading events", err);
@@ -245,7 +248,7 @@ static bool add_entries(struct log_state *l, const PGresult *res, enum step_of s
 /* Moves `at` over the rows of the round. q: its snapshot. */
 static bool move(struct ob_source *s, struct log_state *l, struct place *at, struct snap *q)
 {
-    bool full = PQntuples(l->late) >= s->conf->page;
+    bool full = PQntuples(l->late) >= l->limit;
     enum step_of first = l->kind == ROUND_ADOPT ? STEP_ADOPT : STEP_LATE;
     if (l->kind == ROUND_FIRST)
         ob_pg_snap_set(&at->late_snap, q);
@@ -267,7 +270,7 @@ static bool move(struct ob_source *s, struct log_state *l, struct place *at, str
     s->fence_first = 0; /* those before may be older than the snapshot */
     if (l->kind != ROUND_FIRST)
         return true;
-    l->more = PQntuples(l->main) >= s->conf->page;
+    l->more = PQntuples(l->main) >= l->limit;
     l->complete = l->more ? 0 : l->rounds;
     return add_entries(l, l->main, STEP_MAIN, at);
 }
@@ -303,6 +306,30 @@ static enum ob_status peeked(struct ob_source *s, struct log_state *l, struct ob
     return st == OB_OK ? OB_AGAIN : st;
 }
 
+/* Rows of the next round: as many as fit into PAGE_BYTES if they are like those of this one. */
+static void set_limit(const struct ob_source *s, struct log_state *l)
+{
+    size_t bytes = PQresultMemorySize(l->late) + (l->main ? PQresultMemorySize(l->main) : 0);
+    int64_t rows = PQntuples(l->late) + (l->main ? PQntuples(l->main) : 0);
+    if (rows > 1 && bytes > PAGE_BYTES)
+        l->limit = 1 + (int64_t)(PAGE_BYTES / (bytes / (size_t)rows + 1));
+    else if (l->limit < s->conf->page && bytes < PAGE_BYTES / 2)
+        l->limit = 2 * l->limit < s->conf->page ? 2 * l->limit : s->conf->page;
+}
+
+/* There was no memory for the answer: ask for half as many rows, down to one. */
+static enum ob_status halve_limit(struct ob_source *s, struct log_state *l, enum ob_status st)
+{
+    l->no_memory = false;
+    if (l->limit <= 1)
+        return st;
+    l->limit /= 2;
+    l->poll_at = 0;
+    ob_log(s->log, OB_LOG_WARN, "source.page", OB_KI("rows", l->limit),
+           OB_KC("error", "no memory for a page of events: reading fewer rows at a time"));
+    return OB_AGAIN;
+}
+
 enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
 {
     struct log_state *l = s->state;
@@ -320,7 +347,7 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
             st = ob_err_set(err, OB_RETRY, "the server answered %d statements of a round", l->step);
         l->failed = OB_OK;
         drop_round(l); /* half of a round has no place in the ring */
-        return st;
+        return l->no_memory ? halve_limit(s, l, st) : st;
     }
     struct snap *q = ob_pg_snap_new(PQgetvalue(l->snap_res, 0, 0));
     snprintf(l->need_lsn, sizeof(l->need_lsn), "%s", PQgetvalue(l->snap_res, 0, 1));
@@ -328,8 +355,10 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
     struct place at = {.adopt_pos = -1};
     ob_pg_place_set(&at, &l->at);
     bool ok = q && move(s, l, &at, q);
-    if (ok)
+    if (ok) {
         ob_pg_place_set(&l->at, &at);
+        set_limit(s, l);
+    }
     if (ok && l->complete)
         ob_pg_place_set(&l->complete_at, &at);
     ob_pg_place_clear(&at);
