@@ -93,12 +93,14 @@ static void dump_node(struct dump *d, const char *key, unsigned depth, unsigned 
     if (node->kind == OB_NODE_SCALAR) {
         row.kind = OB_EXPLAIN_TEXT;
         row.value = node->text;
-        if (d->hidden)
+        if (d->hidden) {
             row.kind = OB_EXPLAIN_HIDDEN;
-        else if (ob_node_is_null(node))
+        } else if (ob_node_is_null(node)) {
             row.kind = OB_EXPLAIN_UNSET;
-        else if (!node->quoted)
+            row.value = NULL; /* a missing value, `~` and `null` are the same */
+        } else if (!node->quoted) {
             row.kind = OB_EXPLAIN_PLAIN;
+        }
         ob_explain_add(d->e, &row);
         return;
     }
