@@ -31,6 +31,7 @@ class Pipe:
         kind = "profile: sc" if self.model == "sc" else "max_attempts: 5"
         source = f'{{type: mongodb, uri: "{uri or self.mdb.uri}", database: {self.mdb.name}{source}}}'
         self.outbox.write("outbox.yaml", f"pipelines:\n  users:\n    {kind}\n    source: {source}\n    sink: {sink}\n{more}\n")
+        self.outbox.path("outbox.yaml").chmod(0o600)  # it may have a password
 
     def emit(self, entity, version=1, **more):
         argv = ["emit", "--type", more.get("type", "user.created"), "--aggregate-type", "user", "--aggregate-id", entity,

@@ -3,7 +3,9 @@
 shown anywhere."""
 
 import contextlib
+import select
 import socket
+import ssl
 import threading
 
 import pytest
@@ -100,6 +102,98 @@ def test_a_wrong_name(pipe, secure):
     uri = secure.uri("app").replace(f"127.0.0.1:{secure.ports[0]}", f"127.0.0.2:{there.listener.getsockname()[1]}")
     refused(pipe, uri.replace("replicaSet=rs0", "directConnection=true"), "verify failed", "certificate")
     there.listener.close()
+
+
+class Certified:
+    """A TLS server with this certificate in front of the real one. The real one does not start with a certificate that has
+    expired, and has only one name."""
+
+    def __init__(self, port, crt, key):
+        self.port, self.context = port, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(crt, key)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, plain):
+        inside = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        inside.check_hostname, inside.verify_mode = False, ssl.CERT_NONE
+        with contextlib.suppress(OSError):  # a client that refuses the certificate hangs up
+            client = self.context.wrap_socket(plain, server_side=True)
+            server = inside.wrap_socket(socket.create_connection(("127.0.0.1", self.port)))
+            pair = [client, server]
+            client.setblocking(False)
+            server.setblocking(False)
+            while True:
+                ready = select.select(pair, [], [], 60)[0]
+                for a in ready:
+                    b = pair[1 - pair.index(a)]
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        while data := a.recv(65536):
+                            b.setblocking(True)
+                            b.sendall(data)
+                            b.setblocking(False)
+                        return
+
+
+CERTIFICATES = {
+    "good": ("localhost", 2, False, ()),
+    "expired": ("localhost", -1, False, ("expired", "renew")),
+    "wrong name": ("elsewhere.example.com", 2, False, ("mismatch", "certificate")),
+    "unknown CA": ("localhost", 2, True, ("verify failed", "tlsCAFile")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CERTIFICATES)
+def test_certificates_of_the_server(pipe, secure, tmp_path, case):
+    name, days, other_ca, wanted = CERTIFICATES[case]
+    ca, other = tls.Authority(tmp_path), tls.Authority(tmp_path, "other")
+    front = Certified(secure.ports[0], *(other if other_ca else ca).sign("server", name, days))
+    uri = f"mongodb://app:secret@localhost:{front.address}/?directConnection=true&tls=true&tlsCAFile={ca.crt}"
+    if wanted:
+        refused(pipe, uri, *wanted)
+    else:
+        pipe.config(uri=uri)
+        assert problems(pipe.outbox) == {}
+        pipe.outbox.run("run", "--once")
+        assert pipe.coll.find_one()["status"] == "published"
+    front.listener.close()
+
+
+@pytest.mark.parametrize("option", ["tlsAllowInvalidCertificates", "tlsInsecure", "tlsAllowInvalidHostnames"])
+def test_verification_that_is_turned_off_is_reported(pipe, secure, option):
+    pipe.config(uri=secure.uri("app") + f"&{option}=true")
+    ((what, fix),) = problems(pipe.outbox).items()
+    assert "verification" in what and option in fix
+    relay = pipe.outbox.run("run", "--once")
+    assert pipe.coll.find_one()["status"] == "published"
+    assert "source.tls" in relay.err and "secret" not in relay.err + relay.out
+
+
+def test_credentials_in_plain_text_are_reported(outbox, own_mongo):
+    """Off this machine, that is: the second host of the uri is not reached, and is not needed."""
+    server = own_mongo("--auth")
+    mdb = server.database()
+    p = Pipe(outbox, mdb, "sc")
+    p.config(uri=server.uri("app"))
+    assert problems(outbox) == {}
+    p.coll.insert_one(sc_document("e", 1))
+    p.config(uri=server.uri("app").replace(f":{server.ports[0]}/", f":{server.ports[0]},db.example.com:27017/"))
+    ((what, fix),) = problems(outbox).items()
+    assert "plain text" in what and "tls=true" in fix
+    relay = outbox.run("run", "--once")
+    assert p.coll.find_one()["status"] == "published"
+    assert "source.tls" in relay.err and "secret" not in relay.err + relay.out
+    mdb.close()
 
 
 @pytest.mark.slow

@@ -29,6 +29,16 @@ bool ob_mongo_check_ask(struct mongo_checking *k, const char *database, bson_t *
 
 /* ---- the server ---- */
 
+static void check_tls(struct mongo_checking *k)
+{
+    const char *fix, *weak = ob_mongo_weak_tls(k->a->conf->uri, &fix);
+    if (!weak)
+        return;
+    ob_buf_c(&k->what, weak);
+    ob_buf_c(&k->fix, fix);
+    ob_mongo_check_tell(k, false);
+}
+
 /* False: nothing else can be asked. */
 static bool check_server(struct mongo_checking *k)
 {
@@ -379,6 +389,7 @@ enum ob_status ob_mongo_check(struct ob_admin *a,
     enum ob_status st = OB_OK;
     ob_buf_init(&k.what, 65536);
     ob_buf_init(&k.fix, 65536);
+    check_tls(&k);
     if (check_server(&k) && ob_mongo_check_user(&k)) {
         check_clock(&k);
         check_default(&k);

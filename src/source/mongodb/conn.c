@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <xxhash.h>
 
 #define SELECT_MS 2000 /* how long a call waits for a primary */
@@ -89,6 +90,52 @@ enum ob_status ob_mongo_server(mongoc_client_t *client, const char *database, st
     return st;
 }
 
+/* ---- TLS ---- */
+
+static bool is_loopback(const char *host)
+{
+    return strcasecmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0 || strchr(host, '/') != NULL; /* a socket in the file system */
+}
+
+/* Has the string a user, or a certificate that stands for one? */
+static bool has_credentials(const mongoc_uri_t *uri)
+{
+    const char *user = mongoc_uri_get_username(uri), *how = mongoc_uri_get_auth_mechanism(uri);
+    return (user && *user) || (how && *how);
+}
+
+static const char *weak_tls(const mongoc_uri_t *uri, const char **fix)
+{
+    static const char *const skipped[] = {MONGOC_URI_TLSINSECURE,
+                                          MONGOC_URI_TLSALLOWINVALIDCERTIFICATES,
+                                          MONGOC_URI_TLSALLOWINVALIDHOSTNAMES};
+    if (mongoc_uri_get_tls(uri)) {
+        *fix = "remove tlsInsecure, tlsAllowInvalidCertificates and tlsAllowInvalidHostnames from "
+               "the uri; tlsCAFile=FILE names the CA of the server";
+        for (size_t i = 0; i < sizeof(skipped) / sizeof(skipped[0]); i++)
+            if (mongoc_uri_get_option_as_bool(uri, skipped[i], false))
+                return "the uri turns off the verification of the server's certificate: any "
+                       "host on the network can pose as the server";
+        return NULL;
+    }
+    *fix = "tls=true and tlsCAFile=FILE in the uri";
+    for (const mongoc_host_list_t *h = mongoc_uri_get_hosts(uri); h; h = h->next)
+        if (!is_loopback(h->host) && has_credentials(uri))
+            return "the uri has credentials and no TLS, and a host that is not this machine: the "
+                   "connection is plain text";
+    return NULL;
+}
+
+const char *ob_mongo_weak_tls(const char *uri, const char **fix)
+{
+    bson_error_t e;
+    mongoc_uri_t *parsed = mongoc_uri_new_with_error(uri, &e);
+    const char *weak = parsed ? weak_tls(parsed, fix) : NULL;
+    mongoc_uri_destroy(parsed);
+    return weak;
+}
+
 /* ---- errors ---- */
 
 bool ob_mongo_transient(const bson_t *reply)
@@ -123,6 +170,10 @@ const char *ob_mongo_advice(const char *text)
     } rows[] = {
         {"IP address mismatch", "the name in the uri must be one of the certificate's"},
         {"hostname mismatch", "the name in the uri must be one of the certificate's"},
+        {"certificate has expired", "renew the certificate of the server, or correct this "
+                                    "machine's clock"},
+        {"certificate is not yet valid",
+         "correct this machine's clock, or the server's certificate"},
         {"ertificate verify failed", "tlsCAFile=FILE in the uri names the CA of the server"},
         {"TLS handshake failed",
          "see that both sides speak TLS: tls=true and tlsCAFile in the uri"},

@@ -166,6 +166,9 @@ static enum ob_status mongo_open(const struct ob_source_env *env, const void *co
         mongo_close(s);
         return st;
     }
+    const char *fix, *weak = ob_mongo_weak_tls(s->conf->uri, &fix);
+    if (weak)
+        ob_log(s->log, OB_LOG_WARN, "source.tls", OB_KC("error", weak), OB_KC("fix", fix));
     *caps = (struct ob_source_caps){.settle_every_ms = 5, .page = (size_t)s->conf->page};
     *out = s;
     return OB_OK;

@@ -115,6 +115,9 @@ enum ob_status ob_mongo_server(mongoc_client_t *client, const char *database,
 /* What to do after a failed call. reply may be NULL. */
 enum ob_status ob_mongo_fail(struct ob_err *err, const char *what, const bson_error_t *e,
                              const bson_t *reply);
+/* Where the connection can be read or taken over by others on the network: what is wrong, and *fix;
+ * NULL: nothing is. */
+const char *ob_mongo_weak_tls(const char *uri, const char **fix);
 /* What a person can do about such a message; NULL: nothing is known. */
 const char *ob_mongo_advice(const char *text);
 /* May the same transaction succeed if it is tried again? */
