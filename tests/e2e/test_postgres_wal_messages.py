@@ -8,6 +8,8 @@ import re
 import threading
 import time
 
+import pytest
+
 from helpers import read_jsonl, wait_until
 from wal import on_stream, slot_of, slots, wal_config
 
@@ -216,3 +218,27 @@ def test_emit_status_check_and_events(outbox, db):
     shown = outbox.run("check", check=None)
     assert "wal_level is logical" in shown.out and slot_of(db) in shown.out, shown.out
     assert relay.stop() == 0
+
+
+def test_check_names_the_function_that_every_role_may_call(outbox, db):
+    """pg_logical_emit_message is granted to PUBLIC: with a prefix, every role that can connect writes events."""
+    wal_config(outbox, db, source=PREFIX)
+    fixes = [f"REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean,text,{kind}) FROM PUBLIC;" for kind in ("text", "bytea")]
+    shown = outbox.run("check", check=None).out
+    assert all(fix in shown for fix in fixes) and "every role may write events" in shown, shown
+    writer = f"writer_{db.name}"
+    db.sql(f"create role {writer} login")
+    try:
+        for fix in fixes:
+            db.sql(fix)
+        assert "every role may write events" not in outbox.run("check", check=None).out
+        c = db.connect(writer)
+        with c.cursor() as cur, pytest.raises(db.server.psycopg2.errors.InsufficientPrivilege):
+            cur.execute("select pg_logical_emit_message(true, 'outbox', '{}')")
+        c.close()
+    finally:
+        db.sql(f"drop role {writer}")
+    wal_config(outbox, db)  # a table is read: messages do not matter
+    for fix in fixes:
+        db.sql(fix.replace("REVOKE", "GRANT").replace("FROM", "TO"))
+    assert "every role may write events" not in outbox.run("check", check=None).out

@@ -25,7 +25,8 @@
     "'UPDATE'), ('parked_key', 'DELETE'), ('dead', 'SELECT'), ('dead', 'INSERT'), ('dead', "       \
     "'UPDATE'))"
 #define FUNCTIONS                                                                                  \
-    "'{rekey,settled,unpack,maintain,adopt,reshard,pending,publish,is_relay,shard_holder}'"
+    "'{rekey,settled,unpack,maintain,adopt,reshard,pending,publish,is_relay,shard_holder,writer_"  \
+    "open}'"
 
 /* Tables that a pipeline needs, without a lock on them: c is one of ours, or another one that is
  * read, or a partition of that. */
@@ -176,10 +177,15 @@ const struct pg_check ob_pg_checks[] = {
      "t.attrelid = c.oid and t.attname = 'id' where i.indrelid = c.oid and i.indisunique and "
      "i.indisvalid and i.indnatts = 1 and i.indkey[0] = t.attnum)",
      PG_CHECK_NATIVE},
-    {"select false, format('the trigger %s of %s is switched off: counts of `status` are wrong', "
-     "t.tgname, t.tgrelid::regclass), format('ALTER TABLE %s ENABLE TRIGGER %I;', "
+    {"select false, format('the trigger %s of %s is switched off: %s', t.tgname, "
+     "t.tgrelid::regclass, case t.tgname when 'event_writer' then 'outbox.writer is not enforced' "
+     "else 'counts of `status` are wrong' end), format('ALTER TABLE %s ENABLE TRIGGER %I;', "
      "t.tgrelid::regclass, t.tgname) from pg_trigger t where not t.tgisinternal and t.tgenabled = "
-     "'D' and t.tgrelid in ('outbox.parked'::regclass, 'outbox.dead'::regclass)",
+     "'D' and t.tgrelid in ('outbox.parked'::regclass, 'outbox.dead'::regclass, "
+     "'outbox.event'::regclass)",
+     PG_CHECK_ALWAYS},
+    {"select false, 'outbox.writer has rows, and the trigger that enforces them is missing', "
+     "'UPDATE outbox.writer SET role = role;' where outbox.writer_open()",
      PG_CHECK_ALWAYS},
     {"select false, format('%s is unlogged: a crash of the server empties it', c.oid::regclass), "
      "format('ALTER TABLE %s SET LOGGED;', c.oid::regclass) from pg_class c where " READ

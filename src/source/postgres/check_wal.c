@@ -42,6 +42,14 @@ static const char *const checks[] = {
           "%I SET (publish = ''insert'', publish_via_partition_root = true); ALTER PUBLICATION %I "
           "SET TABLE %s;', v.pub, v.pub, v.tab) from v join pg_publication p on p.pubname = v.pub "
           "where v.tab is not null",
+    /* messages: whoever may write one writes events */
+    ABOUT
+    "select false, format('every role may write events: %s is for PUBLIC', "
+    "p.oid::regprocedure), format('REVOKE EXECUTE ON FUNCTION pg_catalog.%s FROM PUBLIC; -- "
+    "then GRANT EXECUTE to the roles that write events', p.oid::regprocedure) from v, pg_proc "
+    "p where v.tab is null and p.pronamespace = 'pg_catalog'::regnamespace and p.proname = "
+    "'pg_logical_emit_message' and exists (select 1 from aclexplode(coalesce(p.proacl, "
+    "acldefault('f', p.proowner))) a where a.grantee = 0 and a.privilege_type = 'EXECUTE')",
     /* slots */
     ABOUT "select s.wal_status is distinct from 'lost', format('slot %s is %s: it holds %s of "
           "WAL', s.slot_name, coalesce(s.wal_status, 'lost'), "
