@@ -40,6 +40,8 @@ static void shard_json(struct ob_buf *out, const char *pipeline, const struct ob
     ob_json_keyc(&j, "owner");
     ob_json_strc(&j, s->owner[0] ? s->owner : NULL);
     json_count(&j, "beat_age_ms", s->beat_age_ms);
+    ob_json_keyc(&j, "finding");
+    ob_json_strc(&j, s->finding[0] ? s->finding : NULL);
     ob_json_close(&j, '}');
     ob_buf_char(out, '\n');
 }
@@ -79,6 +81,11 @@ static void shard_row(struct ob_buf *out, const struct ob_term *t, const char *p
     ob_buf_c(out, "  ");
     ob_term_text(out, ob_str_c(s->owner[0] ? s->owner : "-"), 0);
     ob_buf_char(out, '\n');
+    if (s->finding[0]) {
+        ob_buf_printf(out, "%s!%s ", ob_term_c(t, OB_C_RED), ob_term_c(t, OB_C_RESET));
+        ob_term_text(out, ob_str_c(s->finding), 0);
+        ob_buf_char(out, '\n');
+    }
     ob_buf_clear(&lag);
 }
 
@@ -191,7 +198,9 @@ const struct ob_cmd ob_cmd_status = {
         "pending is a lower bound that costs no table scan; lag is the age of the oldest event "
         "that is not settled. published and failed are totals kept at the source. With --json: "
         "pipeline, shard, shards, state, pending, lag_ms, published, failed, dead, parked, "
-        "in_flight, owner, beat_age_ms; null where not known.",
+        "in_flight, owner, beat_age_ms, finding; null where not known. finding, or a line after "
+        "the "
+        "row, is what is wrong with the shard at its source and what to do about it.",
     .opts = (const struct ob_cli_opt[]){{"watch", 'w', OB_CLI_FLAG, NULL, NULL, 0, 0, NULL,
                                          "Show again and again until Ctrl-C."},
                                         {"every", 0, OB_CLI_INT, "SECONDS", NULL, 1, 3600, "1",

@@ -36,6 +36,7 @@ struct ob_shard_status {
     char state[16];      /* running, standby, paused, down, stopped */
     struct ob_source_status source;
     int64_t published, failed, in_flight;
+    char finding[512]; /* what is wrong with it and what to do; "": nothing */
 };
 
 struct ob_emit {

@@ -120,6 +120,12 @@ enum ob_status ob_pg_check_wal(struct ob_admin *a,
                                void (*found)(void *user, bool ok, const char *what,
                                              const char *fix),
                                void *user, struct ob_err *err);
+/* Shards of the pipeline as its cursors have it, as text; "0": it never ran. */
+enum ob_status ob_pg_check_shards(struct ob_admin *a, char out[12], struct ob_err *err);
+/* check_slot.c: mode wal, where the recorded slots and those of the server differ. */
+typedef void ob_slot_finding_fn(void *user, unsigned shard, const char *what, const char *fix);
+enum ob_status ob_pg_check_slots(struct ob_admin *a, ob_slot_finding_fn *found, void *user,
+                                 struct ob_err *err);
 
 extern const struct ob_source_admin ob_pg_admin;
 

@@ -19,13 +19,15 @@
     "(values ('meta', 'SELECT'), ('part', 'SELECT'), ('event', 'SELECT'), ('event_default', "      \
     "'SELECT'), ('events', 'SELECT'), ('event_seq_seq', 'SELECT'), ('cursor', 'SELECT'), "         \
     "('cursor', 'INSERT'), ('cursor', 'UPDATE'), ('cursor', 'DELETE'), ('past', 'SELECT'), "       \
-    "('past', 'INSERT'), ('past', 'DELETE'), ('pipeline', 'SELECT'), ('pipeline', 'INSERT'), "     \
+    "('past', 'INSERT'), ('past', 'UPDATE'), ('past', 'DELETE'), ('pipeline', 'SELECT'), "         \
+    "('pipeline', 'INSERT'), "                                                                     \
     "('pipeline', 'UPDATE'), ('parked', 'SELECT'), ('parked', 'INSERT'), ('parked', 'UPDATE'), "   \
     "('parked', 'DELETE'), ('parked_key', 'SELECT'), ('parked_key', 'INSERT'), ('parked_key', "    \
     "'UPDATE'), ('parked_key', 'DELETE'), ('dead', 'SELECT'), ('dead', 'INSERT'), ('dead', "       \
     "'UPDATE'))"
 #define FUNCTIONS                                                                                  \
-    "'{rekey,settled,unpack,maintain,adopt,reshard,pending,publish,is_relay,shard_holder,writer_"  \
+    "'{rekey,settled,unpack,maintain,adopt,reshard,move_slots,pending,publish,is_relay,shard_"     \
+    "holder,writer_"                                                                               \
     "open}'"
 
 /* Tables that a pipeline needs, without a lock on them: c is one of ours, or another one that is

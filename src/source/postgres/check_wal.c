@@ -116,7 +116,7 @@ static enum ob_status names(struct ob_admin *a, unsigned shards, struct ob_buf *
     return st;
 }
 
-static enum ob_status count_shards(struct ob_admin *a, char out[12], struct ob_err *err)
+enum ob_status ob_pg_check_shards(struct ob_admin *a, char out[12], struct ob_err *err)
 {
     PGresult *res = NULL;
     const struct pg_param p[] = {PG_TEXT(a->pipeline)};
@@ -147,6 +147,18 @@ static void check_connection(struct ob_admin *a,
     ob_pg_close(&repl);
 }
 
+struct findings {
+    void (*found)(void *user, bool ok, const char *what, const char *fix);
+    void *user;
+};
+
+static void pass_finding(void *user, unsigned shard, const char *what, const char *fix)
+{
+    const struct findings *to = user;
+    (void)shard;
+    to->found(to->user, false, what, fix);
+}
+
 enum ob_status ob_pg_check_wal(struct ob_admin *a,
                                void (*found)(void *user, bool ok, const char *what,
                                              const char *fix),
@@ -157,7 +169,7 @@ enum ob_status ob_pg_check_wal(struct ob_admin *a,
     struct ob_err why;
     const struct ob_mapping *m = &a->conf->mapping;
     bool wal = a->conf->mode == PG_WAL;
-    enum ob_status st = count_shards(a, shards, err);
+    enum ob_status st = ob_pg_check_shards(a, shards, err);
     if (st != OB_OK)
         return st;
     ob_buf_init(&slots, 65536);
@@ -188,6 +200,9 @@ enum ob_status ob_pg_check_wal(struct ob_admin *a,
     }
     ob_buf_clear(&table);
     ob_buf_clear(&slots);
+    struct findings to = {found, user};
+    if (wal && st == OB_OK)
+        st = ob_pg_check_slots(a, pass_finding, &to, err);
     if (wal && st == OB_OK)
         check_connection(a, found, user);
     return st;

@@ -140,6 +140,9 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
     if (c->mode == PG_WAL && c->mapping.table &&
         (c->mapping.col[OB_MAP_DONE] || c->mapping.col[OB_MAP_STATUS]))
         s->reader = &ob_pg_wal_rows;
+    s->native =
+        c->mode != PG_ROWS && !c->mapping.table && !(c->mode == PG_WAL && c->message_prefix[0]);
+    s->whole = s->reader == &ob_pg_wal && !s->native;
     s->shard = env->shard;
     s->shards = env->shards;
     s->clock = env->clock;
@@ -156,6 +159,14 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
         st = ob_err_set(err, OB_FATAL,
                         "mode log reads the native table only; a mapped one is read by mode rows "
                         "or wal");
+    /* Refused before anything is written. */
+    if (st == OB_OK && s->reader == &ob_pg_wal_rows && s->shards > 1)
+        st =
+            ob_err_set(err, OB_FATAL,
+                       "shards: mode wal of a table with state columns has one shard: set `shards: "
+                       "1`, or `mode: rows`");
+    if (st == OB_OK && c->mode == PG_WAL && c->mapping.table && c->message_prefix[0])
+        st = ob_err_set(err, OB_FATAL, "message_prefix and mapping exclude each other");
     if (st == OB_OK)
         st = ob_pg_connect(&s->sql, c->dsn, "outbox", false, s->clock, c->timeout_ms, err);
     if (st == OB_OK)

@@ -13,6 +13,7 @@
  * (tests/e2e/test_postgres_owner.py, test_postgres_lock.py) */
 #include "source/postgres/pg.h"
 #include "source/postgres/schema.h"
+#include "source/postgres/wal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,11 +101,11 @@ static enum ob_status reshard(struct ob_source *s, struct ob_err *err)
     PGresult *res = NULL;
     number(shards, s->shards);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards)};
-    enum ob_status st = ob_pg_query(
-        &s->sql,
-        "select bool_or(adopt_pos is not null), bool_or(shards <> $2::int), max(shards) filter "
-        "(where mode = 'wal') from outbox.cursor where pipeline = $1",
-        p, 2, true, &res, err);
+    enum ob_status st = ob_pg_query(&s->sql,
+                                    "select bool_or(adopt_pos is not null and native), "
+                                    "bool_or(shards <> $2::int), max(shards) filter "
+                                    "(where mode = 'wal') from outbox.cursor where pipeline = $1",
+                                    p, 2, true, &res, err);
     if (st != OB_OK)
         return st;
     bool adopting = ob_pg_bool(res, 0, 0), differs = ob_pg_bool(res, 0, 1);
@@ -116,7 +117,10 @@ static enum ob_status reshard(struct ob_source *s, struct ob_err *err)
         return ob_err_set(err, OB_FATAL,
                           "the outbox was restored and is not read up yet: run it once with the "
                           "old number of shards, then change it");
-    st = ob_pg_query(&s->sql, "select outbox.reshard($1, $2::int)", p, 2, false, NULL, err);
+    if (before > 0 && before <= SHARDS_MAX && s->conf->mode == PG_WAL)
+        st = ob_pg_wal_name_slots(s, before, err);
+    if (st == OB_OK)
+        st = ob_pg_query(&s->sql, "select outbox.reshard($1, $2::int)", p, 2, false, NULL, err);
     if (st == OB_OK && before <= SHARDS_MAX)
         s->slots_before = before;
     return st;
@@ -196,15 +200,16 @@ static enum ob_status raise_epoch(struct ob_source *s, struct ob_err *err)
     PGresult *res = NULL;
     number(shard, s->shard);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(s->owner),
-                                 PG_TEXT(s->reader->name)};
+                                 PG_TEXT(s->reader->name), PG_TEXT(s->native ? "t" : "f")};
     enum ob_status st = ob_pg_query(
         &s->sql,
         "update outbox.cursor c set epoch = c.epoch + 1, beat = c.beat + 1, owner = $3, mode = $4, "
+        "native = $5::boolean, "
         "backend_pid = a.pid, backend_start = a.backend_start, beat_at = clock_timestamp(), state "
         "= 'running', in_flight = 0, (system_id, db_oid, timeline) = (select " PG_CLUSTER
         ") from pg_stat_activity a where a.pid = pg_backend_pid() and c.pipeline = $1 and c.shard "
         "= $2::int returning c.epoch, pg_current_xact_id()",
-        p, 4, true, &res, err);
+        p, 5, true, &res, err);
     if (st != OB_OK)
         return st;
     if (PQntuples(res) == 1) {

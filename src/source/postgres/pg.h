@@ -82,7 +82,8 @@ struct ob_source {
     void *state; /* the reader's */
     void *wal;   /* of mode wal, which has its table's reader beside it: see wal.h */
     bool dlt, accept_loss;
-    bool whole; /* no table keeps the events: parked and dead rows have all of them */
+    bool native; /* outbox.event is read, not another table or messages */
+    bool whole;  /* no table keeps the events: parked and dead rows have all of them */
     char *pipeline, *owner;
     struct ob_limits limits; /* of the columns of an event */
     /* The event that there was no memory for, and how often in a row. Kept when the session is

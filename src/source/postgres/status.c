@@ -139,6 +139,19 @@ static enum ob_status fill(struct ob_admin *a, int64_t pos, struct ob_shard_stat
     return st;
 }
 
+struct shard_rows {
+    struct ob_shard_status *of;
+    size_t n;
+};
+
+static void add_finding(void *user, unsigned shard, const char *what, const char *fix)
+{
+    struct shard_rows *rows = user;
+    for (size_t i = 0; i < rows->n; i++)
+        if (rows->of[i].shard == shard && !rows->of[i].finding[0])
+            snprintf(rows->of[i].finding, sizeof(rows->of[i].finding), "%s: %s", what, fix);
+}
+
 enum ob_status ob_pg_admin_status(struct ob_admin *a, struct ob_shard_status *out, size_t max,
                                   size_t *n, struct ob_err *err)
 {
@@ -163,6 +176,9 @@ enum ob_status ob_pg_admin_status(struct ob_admin *a, struct ob_shard_status *ou
         st = fill(a, 0, &out[0], err);
         got = 1;
     }
+    struct shard_rows rows = {out, got};
+    if (st == OB_OK && a->conf->mode == PG_WAL)
+        st = ob_pg_check_slots(a, add_finding, &rows, err);
     if (st == OB_OK)
         *n = got;
     PQclear(res);

@@ -25,6 +25,7 @@ static void wal_stop(struct ob_source *s)
         w->table_reader->stop(s);
     ob_arena_unref(w->arena);
     ob_pg_wal_rows_clear(w);
+    ob_pg_wal_past_clear(w);
     ob_pg_snap_unref(w->seen);
     ob_pg_snap_unref(w->visible);
     ob_pg_snap_unref(w->anchor_snap);
@@ -142,8 +143,11 @@ static void wal_rewind(struct ob_source *s)
 static bool wal_already(const struct ob_source *s, uint64_t ref, uint64_t hash)
 {
     const struct wal_state *w = wal_of(s);
-    return w && !wal_streams(w) && w->table_reader && w->table_reader->already &&
-           w->table_reader->already(s, ref, hash);
+    if (!w)
+        return false;
+    if (wal_streams(w))
+        return ob_pg_wal_past_settled(w, ref, hash);
+    return w->table_reader && w->table_reader->already && w->table_reader->already(s, ref, hash);
 }
 
 /* ---- settling ---- */

@@ -7,6 +7,7 @@
  *     wal_mapped.c   rows of another table                wal_rows.c    one with state columns
  *     wal_table.c    reading the table until a slot is there          wal_tick.c  once a second
  *     wal_handover.c the states of the change from table to stream
+ *     wal_slot_rule.c may a slot be dropped?      wal_reshard.c another number of shards
  *
  * Either the stream is read, through a slot and from our own position, or no slot continues where
  * the cursor is: then the table is read by its own reader, a slot is created, and the stream begins
@@ -20,6 +21,7 @@
 #include "source/postgres/pgoutput.h"
 #include "source/postgres/snap.h"
 #include "source/postgres/wal_handover.h"
+#include "source/postgres/wal_slot_rule.h"
 
 #define WAL_NAME 64
 #define WAL_SHARDS_MAX 64
@@ -69,6 +71,12 @@ struct wal_table {
     uint32_t relation; /* of this stream */
     int at[N_FIELDS];  /* column of a field, -1: none */
     size_t n;          /* columns */
+};
+
+/* Positions of the shards of one generation when their number was changed. */
+struct wal_past {
+    unsigned shards;
+    struct wal_pos of[WAL_SHARDS_MAX];
 };
 
 struct wal_state {
@@ -137,6 +145,9 @@ struct wal_state {
     int sweep_row;
     uint64_t sweep_lsn;
 
+    struct wal_past *past;
+    size_t n_past;
+
     /* the slot that is being created */
     int64_t made_at, said_at;
 
@@ -186,13 +197,33 @@ enum ob_status ob_pg_wal_slot(struct ob_source *s, struct wal_slot *out,
                               struct ob_err *err) OB_MUST_CHECK;
 /* Ends the walsender that holds the slot if it is one of ours: the shard is ours, so its owner is
  * gone. OB_RETRY: somebody else's, err says whose. */
-enum ob_status ob_pg_wal_free_slot(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
-/* OB_AGAIN: it is held; try again soon. */
+enum ob_status ob_pg_wal_free_slot(struct ob_source *s, const char *slot,
+                                   struct ob_err *err) OB_MUST_CHECK;
+/* Drops the shard's slot where wal_slot_rule.h allows it. OB_AGAIN: it is in use; try again soon.
+ */
 enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
-/* Slots of shards that are no more. */
+/* Records that a slot is about to be created and frees its name; *use: the position of one that is
+ * to be used in place of a new one, else 0. OB_AGAIN as above. */
+enum ob_status ob_pg_wal_ready_slot(struct ob_source *s, uint64_t *use,
+                                    struct ob_err *err) OB_MUST_CHECK;
+/* The slot of this shard is the recorded one from now on. */
+enum ob_status ob_pg_wal_record_slot(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Slots of shards that no longer exist, where a table keeps the events. */
 void ob_pg_wal_drop_others(struct ob_source *s);
 /* Name of the published table, "outbox.event" or another; NULL: none. */
 const char *ob_pg_wal_table_name(const struct ob_source *s);
+
+/* wal_reshard.c */
+/* Before the number of shards is changed: slots that an older program created are recorded. */
+enum ob_status ob_pg_wal_name_slots(struct ob_source *s, unsigned shards,
+                                    struct ob_err *err) OB_MUST_CHECK;
+/* After it: every shard gets its slot. OB_AGAIN: one is still in use. OB_OK and still SLOT_MOVING:
+ * no slot holds the WAL any more. */
+enum ob_status ob_pg_wal_move_slots(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_wal_past_load(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+void ob_pg_wal_past_clear(struct wal_state *w);
+/* Was this event settled before the number of shards was changed? */
+bool ob_pg_wal_past_settled(const struct wal_state *w, uint64_t ref, uint64_t hash);
 
 /* wal_stream.c */
 enum ob_status ob_pg_wal_connect(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
@@ -210,6 +241,8 @@ enum ob_status ob_pg_wal_read(struct ob_source *s, size_t max, size_t max_bytes,
                               struct ob_batch **out, struct ob_err *err) OB_MUST_CHECK;
 /* The position behind an ordinal. False: it is not in the ring. */
 bool ob_pg_wal_at(const struct wal_state *w, uint64_t ref, struct wal_pos *out);
+/* The row of an ordinal: its transaction's commit record, and which row of it, from 1. */
+bool ob_pg_wal_row(const struct wal_state *w, uint64_t ref, struct wal_pos *out);
 void ob_pg_wal_settled(struct wal_state *w, uint64_t ref);
 enum ob_status ob_pg_wal_recorded(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 

@@ -70,6 +70,17 @@ bool ob_pg_wal_at(const struct wal_state *w, uint64_t ref, struct wal_pos *out)
     return true;
 }
 
+bool ob_pg_wal_row(const struct wal_state *w, uint64_t ref, struct wal_pos *out)
+{
+    const struct wal_ring *r = &w->ring;
+    size_t i = ring_find(r, ref);
+    const struct wal_txn *t = i < r->n ? &r->of[(r->head + i) % r->cap] : NULL;
+    if (!t || ref < t->first)
+        return false;
+    *out = (struct wal_pos){t->lsn, t->rows + (ref - t->first) + 1};
+    return true;
+}
+
 void ob_pg_wal_settled(struct wal_state *w, uint64_t ref)
 {
     struct wal_ring *r = &w->ring;

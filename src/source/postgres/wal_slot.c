@@ -219,11 +219,10 @@ enum ob_status ob_pg_wal_slot(struct ob_source *s, struct wal_slot *out, struct 
     return st;
 }
 
-enum ob_status ob_pg_wal_free_slot(struct ob_source *s, struct ob_err *err)
+enum ob_status ob_pg_wal_free_slot(struct ob_source *s, const char *slot, struct ob_err *err)
 {
-    struct wal_state *w = wal_of(s);
     PGresult *res = NULL;
-    const struct pg_param p[] = {PG_TEXT(w->slot)};
+    const struct pg_param p[] = {PG_TEXT(slot)};
     enum ob_status st = ob_pg_query(
         &s->sql,
         "select a.pid, a.usename = current_user and a.application_name in ('outbox wal', "
@@ -243,10 +242,10 @@ enum ob_status ob_pg_wal_free_slot(struct ob_source *s, struct ob_err *err)
         st = ob_err_set(err, OB_RETRY,
                         "slot %s is held by backend %s (%.*s): stop it, or SELECT "
                         "pg_terminate_backend(%s);",
-                        w->slot, pid, OB_STR_ARG(who), pid);
+                        slot, pid, OB_STR_ARG(who), pid);
     } else {
-        const struct pg_param q[] = {PG_TEXT(pid), PG_TEXT(w->slot)};
-        ob_log(s->log, OB_LOG_WARN, "wal.terminate", OB_KC("slot", w->slot), OB_KC("backend", pid));
+        const struct pg_param q[] = {PG_TEXT(pid), PG_TEXT(slot)};
+        ob_log(s->log, OB_LOG_WARN, "wal.terminate", OB_KC("slot", slot), OB_KC("backend", pid));
         st = ob_pg_query(&s->sql,
                          "select pg_terminate_backend(active_pid) from pg_replication_slots where "
                          "active_pid = $1::int and slot_name = $2",
@@ -256,41 +255,181 @@ enum ob_status ob_pg_wal_free_slot(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
-enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err)
+/* ---- dropping and creating ---- */
+
+/* What wal_slot_rule.h decides on. `table`: after the cursor was written as one of the table. */
+static enum ob_status load_case(struct ob_source *s, struct wal_slot_case *c, struct wal_slot *slot,
+                                struct ob_err *err)
+{
+    char shard[12], epoch[24];
+    PGresult *res = NULL;
+    snprintf(shard, sizeof(shard), "%u", s->shard);
+    snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch)};
+    enum ob_status st = ob_pg_query(&s->sql,
+                                    "select slot_state, lsn is null from outbox.cursor where "
+                                    "pipeline = $1 and shard = $2::int and epoch = $3::bigint",
+                                    p, 3, true, &res, err);
+    if (st == OB_OK && PQntuples(res) != 1) {
+        ob_pg_lost(s);
+        st = ob_err_set(err, OB_FENCED, "another owner took over");
+    }
+    if (st == OB_OK)
+        *c = (struct wal_slot_case){.record = ob_slot_record(ob_pg_str(res, 0, 0)),
+                                    .at_table = ob_pg_bool(res, 0, 1),
+                                    .table = wal_of(s)->table_reader != NULL,
+                                    .accept_loss = s->accept_loss};
+    PQclear(res);
+    if (st == OB_OK)
+        st = ob_pg_wal_slot(s, slot, err);
+    if (st == OB_OK) {
+        c->there = slot->there;
+        c->ours = slot->ours;
+        c->lost = slot->lost;
+    }
+    return st;
+}
+
+/* Drops those of `names` that are not in `except`, not in use and ours. Nothing else drops one. */
+static enum ob_status drop_slots(struct ob_source *s, enum wal_slot_verdict verdict,
+                                 const char *names, const char *except, struct ob_err *err)
+{
+    const struct pg_param p[] = {PG_TEXT(names), PG_TEXT(except)};
+    PGresult *res = NULL;
+    if (verdict != SLOT_REPLACE)
+        return ob_err_set(err, OB_FATAL, "slots %s may not be dropped", names);
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        "select pg_drop_replication_slot(slot_name), slot_name from pg_replication_slots where not "
+        "active and database = current_database() and plugin = 'pgoutput' and slot_name = any "
+        "($1::text[]) and slot_name <> all ($2::text[])",
+        p, 2, false, &res, err);
+    for (int i = 0; st == OB_OK && i < PQntuples(res); i++)
+        ob_log(s->log, OB_LOG_INFO, "wal.dropped", OB_KC("slot", PQgetvalue(res, i, 1)));
+    PQclear(res);
+    return st;
+}
+
+static enum ob_status apply_verdict(struct ob_source *s, enum wal_slot_verdict verdict,
+                                    const struct wal_slot *slot, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
-    struct wal_slot slot;
-    enum ob_status st = ob_pg_wal_slot(s, &slot, err);
-    if (st != OB_OK || !slot.there)
-        return st;
-    if (!slot.ours && !slot.lost)
+    enum ob_status st = OB_OK;
+    switch (verdict) {
+    case SLOT_CREATE:
+    case SLOT_USE:
+        return OB_OK;
+    case SLOT_FOREIGN:
         return ob_err_set(err, OB_FATAL,
                           "slot %s is a %s and not ours: name another one with `slot:`", w->slot,
-                          slot.why);
-    if (slot.pid != 0) {
-        st = ob_pg_wal_free_slot(s, err);
+                          slot->why);
+    case SLOT_KEEP:
+        return ob_err_set(
+            err, OB_FATAL,
+            "slot %s holds events that are not settled, and nothing else has them: it "
+            "is not replaced; `outbox run --accept-loss` gives them up",
+            w->slot);
+    case SLOT_REPLACE:
+        break;
+    }
+    if (slot->pid != 0) {
+        st = ob_pg_wal_free_slot(s, w->slot, err);
         return st == OB_OK ? OB_AGAIN : st;
     }
-    const struct pg_param p[] = {PG_TEXT(w->slot)};
-    st = ob_pg_query(&s->sql,
-                     "select pg_drop_replication_slot(slot_name) from pg_replication_slots where "
-                     "slot_name = $1",
-                     p, 1, false, NULL, err);
-    if (st == OB_OK)
-        ob_log(s->log, OB_LOG_INFO, "wal.dropped", OB_KC("slot", w->slot));
+    struct ob_buf name;
+    ob_buf_init(&name, 1024);
+    ob_pg_array_begin(&name);
+    ob_pg_array_add(&name, ob_str_c(w->slot));
+    ob_pg_array_end(&name);
+    st = drop_slots(s, verdict, ob_buf_z(&name), "{}", err);
+    ob_buf_clear(&name);
     return st == OB_RETRY ? OB_AGAIN : st;
 }
 
-/* A name that was made has the pipeline's in it. One that a person gave may be the beginning of
- * another pipeline's (`events`, `events_2`): then only those go which our own cursors had when the
- * number of shards was changed, and that was just done by us.
+enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err)
+{
+    struct wal_slot slot;
+    struct wal_slot_case c;
+    enum ob_status st = load_case(s, &c, &slot, err);
+    return st == OB_OK ? apply_verdict(s, ob_slot_rule(&c), &slot, err) : st;
+}
+
+/* Under our epoch: state is 'creating', with no position, or 'created'. */
+static enum ob_status write_record(struct ob_source *s, bool creating, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    char shard[12], epoch[24];
+    PGresult *res = NULL;
+    snprintf(shard, sizeof(shard), "%u", s->shard);
+    snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch),
+                                 PG_TEXT(w->slot)};
+    enum ob_status st = ob_pg_query(
+        &s->sql,
+        creating ? "update outbox.cursor set slot = $4, slot_state = 'creating', lsn = null, "
+                   "rows_done = 0 where pipeline = $1 and shard = $2::int and epoch = $3::bigint "
+                   "returning pg_current_xact_id()"
+                 : "update outbox.cursor set slot = $4, slot_state = 'created' where pipeline = $1 "
+                   "and shard = $2::int and epoch = $3::bigint returning pg_current_xact_id()",
+        p, 4, true, &res, err);
+    if (st == OB_OK && PQntuples(res) == 0) {
+        ob_pg_lost(s);
+        st = ob_err_set(err, OB_FENCED, "another owner took over");
+    } else if (st == OB_OK) {
+        ob_pg_fence_note(s, (uint64_t)ob_pg_i64(res, 0, 0));
+    }
+    PQclear(res);
+    return st;
+}
+
+enum ob_status ob_pg_wal_record_slot(struct ob_source *s, struct ob_err *err)
+{
+    return write_record(s, false, err);
+}
+
+/* The record comes before the deed: a crash in between finds a slot that is used from where it is,
+ * or none. */
+enum ob_status ob_pg_wal_ready_slot(struct ob_source *s, uint64_t *use, struct ob_err *err)
+{
+    struct wal_slot slot;
+    struct wal_slot_case c;
+    bool table = wal_of(s)->table_reader != NULL;
+    *use = 0;
+    enum ob_status st = table ? write_record(s, true, err) : OB_OK;
+    if (st == OB_OK)
+        st = load_case(s, &c, &slot, err);
+    if (st != OB_OK)
+        return st;
+    enum wal_slot_verdict verdict = ob_slot_rule(&c);
+    if (!table && verdict != SLOT_KEEP && verdict != SLOT_FOREIGN)
+        st = write_record(s, true, err);
+    if (st == OB_OK)
+        st = apply_verdict(s, verdict, &slot, err);
+    if (st != OB_OK || verdict != SLOT_USE)
+        return st;
+    *use = slot.confirmed;
+    if (c.record == SLOT_NEVER)
+        ob_log(s->log, OB_LOG_WARN, "wal.adopt", OB_KC("slot", wal_of(s)->slot),
+               OB_KC("error", "the slot exists, and no record of its creation: it is read from its "
+                              "confirmed position, events may be repeated"));
+    return OB_OK;
+}
+
+/* A name that was made has the pipeline's in it. One that the configuration gives may be the
+ * beginning of another pipeline's (`events`, `events_2`): then only those are dropped which our own
+ * cursors had when the number of shards was changed, by this process.
  * (tests/e2e/test_postgres_wal.py::test_slots_of_another_pipeline_are_left_alone) */
 void ob_pg_wal_drop_others(struct ob_source *s)
 {
     bool named = s->conf->slot[0] != '\0';
     struct ob_err why;
     struct ob_buf old, mine;
-    if (named ? s->slots_before == 0 : s->shard != 0)
+    struct wal_slot_case c = {.there = true,
+                              .ours = true,
+                              .table = wal_of(s)->table_reader != NULL,
+                              .at_table = true, /* no cursor is a position in one of these */
+                              .record = SLOT_CREATED};
+    if (!c.table || (named ? s->slots_before == 0 : s->shard != 0))
         return;
     ob_buf_init(&old, 65536);
     ob_buf_init(&mine, 65536);
@@ -299,12 +438,7 @@ void ob_pg_wal_drop_others(struct ob_source *s)
     else
         ob_pg_wal_slots_of(s, s->shards, WAL_SHARDS_MAX, s->shards, &old);
     ob_pg_wal_slots_of(s, 0, s->shards, s->shards, &mine);
-    const struct pg_param p[] = {PG_TEXT(ob_buf_z(&old)), PG_TEXT(ob_buf_z(&mine))};
-    if (ob_pg_query(&s->sql,
-                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where "
-                    "not active and database = current_database() and plugin = 'pgoutput' and "
-                    "slot_name = any ($1::text[]) and slot_name <> all ($2::text[])",
-                    p, 2, false, NULL, &why) != OB_OK)
+    if (drop_slots(s, ob_slot_rule(&c), ob_buf_z(&old), ob_buf_z(&mine), &why) != OB_OK)
         ob_log(s->log, OB_LOG_WARN, "wal.drop", OB_KC("error", why.text));
     s->slots_before = 0;
     ob_buf_clear(&old);

@@ -10,9 +10,10 @@
 
 /* What our row and the server say. */
 struct standing {
-    bool lsn;     /* the row has a position of a stream */
-    bool was;     /* it had one before */
-    bool at_rest; /* the table's cursor is not inside a pass */
+    bool lsn; /* the row has a position of a stream */
+    enum wal_slot_record record;
+    char slot[WAL_NAME]; /* the recorded one */
+    bool at_rest;        /* the table's cursor is not inside a pass */
     struct wal_pos pos;
     char mark[160];
     uint64_t now; /* the WAL's end */
@@ -28,7 +29,8 @@ static enum ob_status load(struct ob_source *s, struct standing *out, struct ob_
     enum ob_status st = ob_pg_query(
         &s->sql,
         "select coalesce(lsn, '0/0'), rows_done, lsn is not null, wal, late_snap is null and "
-        "adopt_pos is null, snap::text, pg_current_wal_insert_lsn(), system_id, timeline from "
+        "adopt_pos is null, snap::text, pg_current_wal_insert_lsn(), system_id, timeline, "
+        "slot_state, coalesce(slot, '') from "
         "outbox.cursor where pipeline = $1 and shard = $2::int",
         p, 2, true, &res, err);
     if (st != OB_OK)
@@ -40,14 +42,15 @@ static enum ob_status load(struct ob_source *s, struct standing *out, struct ob_
     *out = (struct standing){
         .pos = {(uint64_t)ob_pg_i64(res, 0, 0), (uint64_t)ob_pg_i64(res, 0, 1)},
         .lsn = ob_pg_bool(res, 0, 2),
-        .was = !ob_pg_null(res, 0, 3),
+        .record = ob_slot_record(ob_pg_str(res, 0, 9)),
         .at_rest = ob_pg_bool(res, 0, 4),
         .now = (uint64_t)ob_pg_i64(res, 0, 6),
     };
     struct ob_str mark = ob_pg_str(res, 0, 3), snap = ob_pg_str(res, 0, 5);
-    struct ob_str system = ob_pg_str(res, 0, 7);
+    struct ob_str system = ob_pg_str(res, 0, 7), name = ob_pg_str(res, 0, 10);
     char *text = malloc(snap.n + 1);
     snprintf(out->mark, sizeof(out->mark), "%.*s", OB_STR_ARG(mark));
+    snprintf(out->slot, sizeof(out->slot), "%.*s", OB_STR_ARG(name));
     snprintf(w->system_id, sizeof(w->system_id), "%.*s", OB_STR_ARG(system));
     w->timeline = ob_pg_i64(res, 0, 8);
     if (text) {
@@ -67,8 +70,13 @@ static const char *gap(const struct ob_source *s, const struct standing *at,
                        const struct wal_slot *slot)
 {
     const struct wal_state *w = wal_of(s);
+    if (at->record == SLOT_MOVING)
+        return w->table_reader ? "the number of shards was changed"
+                               : "no slot holds the WAL from the position of the old shards";
     if (!at->lsn)
-        return at->was ? "the stream was given up" : "there is no slot yet";
+        return at->record == SLOT_CREATED    ? "the position in the stream was given up"
+               : at->record == SLOT_CREATING ? "the slot was not read yet"
+                                             : "there is no slot yet";
     if (s->moved)
         return "the position is of another cluster";
     if (s->timeline_changed)
@@ -76,15 +84,16 @@ static const char *gap(const struct ob_source *s, const struct standing *at,
     if (w->table_reader && !w->rows && !at->at_rest)
         return "the table is not read up";
     if (!slot->there)
-        return "the slot is gone";
+        return at->slot[0] && strcmp(at->slot, w->slot) != 0 ? "the slot has another name now"
+                                                             : "the slot is gone";
     if (!slot->ours)
         return "the slot is of another kind";
     if (slot->lost)
         return "the server has given up the slot's WAL (max_slot_wal_keep_size)";
-    if (slot->confirmed > at->pos.lsn)
-        return "the slot was moved by somebody else";
     if (ob_pg_wal_table_name(s) && strcmp(at->mark, w->mark) != 0)
         return "the publication was changed";
+    if (slot->confirmed > at->pos.lsn)
+        return "the slot was moved by another program";
     if (!w->table_reader)
         return NULL;
     if (s->conf->wal_budget > 0 && slot->retained > s->conf->wal_budget)
@@ -112,12 +121,46 @@ static enum ob_status lost(struct ob_source *s, const struct standing *at, const
     return OB_OK;
 }
 
+/* No table has the events: a first start, or events are lost. */
+static enum ob_status start_anew(struct ob_source *s, const struct standing *at,
+                                 const struct wal_slot *slot, const char *why, struct ob_err *err)
+{
+    struct wal_slot_case c = {
+        .there = slot->there, .ours = slot->ours, .lost = slot->lost, .record = at->record};
+    return ob_slot_rule(&c) == SLOT_KEEP ? lost(s, at, why, err) : OB_OK;
+}
+
+/* The stream goes on where the cursor is. */
+static enum ob_status resume(struct ob_source *s, const struct standing *at, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    enum ob_status st = OB_OK;
+    if (at->record != SLOT_CREATED || strcmp(at->slot, w->slot) != 0)
+        st = ob_pg_wal_record_slot(s, err);
+    if (st == OB_OK && s->whole)
+        st = ob_pg_wal_past_load(s, err);
+    return st == OB_OK && !w->rows ? ob_pg_wal_recorded(s, err) : st;
+}
+
+/* After a change of the number of shards the slots of the old ones are copied first. */
+static enum ob_status load_moved(struct ob_source *s, struct standing *at, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    enum ob_status st = load(s, at, err);
+    if (st != OB_OK || at->record != SLOT_MOVING || w->table_reader)
+        return st;
+    st = ob_pg_wal_move_slots(s, err);
+    ob_pg_snap_unref(w->seen);
+    w->seen = NULL;
+    return st == OB_OK ? load(s, at, err) : st;
+}
+
 static enum ob_status choose(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
     struct standing at;
     struct wal_slot slot;
-    enum ob_status st = load(s, &at, err);
+    enum ob_status st = load_moved(s, &at, err);
     if (st == OB_OK)
         st = ob_pg_wal_slot(s, &slot, err);
     if (st != OB_OK)
@@ -132,14 +175,12 @@ static enum ob_status choose(struct ob_source *s, struct ob_err *err)
     if (!why) {
         w->durable = w->read = w->reached = at.pos;
         w->check_all = w->rows;
+        return resume(s, &at, err);
     }
-    if (!why && !w->rows)
-        return ob_pg_wal_recorded(s, err);
-    if (!why)
-        return OB_OK;
     if (!w->table_reader)
-        return at.was ? lost(s, &at, why, err) : OB_OK;
-    ob_log(s->log, at.was ? OB_LOG_WARN : OB_LOG_INFO, "wal.table", OB_KC("reason", why));
+        return start_anew(s, &at, &slot, why, err);
+    ob_log(s->log, at.record == SLOT_NEVER ? OB_LOG_INFO : OB_LOG_WARN, "wal.table",
+           OB_KC("reason", why));
     return w->rows ? OB_OK : w->table_reader->start(s, err);
 }
 
@@ -148,10 +189,6 @@ static enum ob_status open_map(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
     enum ob_status st = OB_OK;
-    if (w->rows && s->shards > 1)
-        return ob_err_set(err, OB_FATAL,
-                          "mode wal of a table with state columns has one shard: shards: 1, or "
-                          "mode: rows");
     if (w->rows)
         st = ob_pg_rows.start(s, err);
     if (st == OB_OK && w->rows) {
@@ -174,10 +211,7 @@ enum ob_status ob_pg_wal_start(struct ob_source *s, struct ob_err *err)
     s->wal = w;
     enum ob_status st = OB_OK;
     w->rows = s->reader == &ob_pg_wal_rows;
-    s->whole = !w->rows && (s->conf->message_prefix[0] || s->conf->mapping.table);
-    if (s->conf->message_prefix[0] && s->conf->mapping.table)
-        st = ob_err_set(err, OB_FATAL, "message_prefix and mapping exclude each other");
-    else if (s->conf->mapping.table)
+    if (s->conf->mapping.table)
         st = open_map(s, err);
     if (st != OB_OK)
         return st;

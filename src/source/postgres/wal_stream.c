@@ -152,7 +152,7 @@ static enum ob_status held(struct ob_source *s, struct ob_err *err)
     w->open_at = now + 50;
     if (now - w->busy_since < BUSY_MS)
         return OB_AGAIN;
-    enum ob_status st = ob_pg_wal_free_slot(s, err);
+    enum ob_status st = ob_pg_wal_free_slot(s, w->slot, err);
     if (st == OB_OK)
         return now - w->busy_since < GIVE_UP_MS
                    ? OB_AGAIN

@@ -44,7 +44,13 @@ static enum ob_status begin_slot(struct ob_source *s, struct ob_err *err)
     if (now < w->open_at)
         return OB_AGAIN;
     w->open_at = now + 100;
-    enum ob_status st = ob_pg_wal_drop_slot(s, err);
+    uint64_t use = 0;
+    w->made_at = now;
+    enum ob_status st = ob_pg_wal_ready_slot(s, &use, err);
+    if (st == OB_OK && use != 0) {
+        ob_handover_created(&w->handover, use, ob_pg_wal_table_rounds(s));
+        return OB_OK;
+    }
     if (st == OB_OK)
         st = ob_pg_wal_connect(s, err);
     if (st != OB_OK)
@@ -58,7 +64,6 @@ static enum ob_status begin_slot(struct ob_source *s, struct ob_err *err)
     ob_buf_clear(&sql);
     if (st == OB_OK) {
         ob_handover_creating(&w->handover);
-        w->made_at = now;
         w->said_at = now + SAY_AFTER_MS;
     } else {
         ob_pg_wal_close(s);
@@ -132,14 +137,15 @@ static enum ob_status write_switch(struct ob_source *s, const struct pg_cursor *
     const struct pg_param p[] = {PG_TEXT(s->pipeline),  PG_TEXT(shard),        PG_TEXT(epoch),
                                  PG_TEXT(c->pos),       PG_TEXT(c->snap),      PG_TEXT(c->late_pos),
                                  PG_TEXT(c->late_snap), PG_TEXT(c->adopt_pos), PG_TEXT(lsn),
-                                 PG_TEXT(w->mark)};
+                                 PG_TEXT(w->mark),      PG_TEXT(w->slot)};
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "update outbox.cursor set lsn = $9::pg_lsn, rows_done = 0, wal = $10, " PG_PLACE(
+        "update outbox.cursor set lsn = $9::pg_lsn, rows_done = 0, wal = $10, slot = $11, "
+        "slot_state = 'created', " PG_PLACE(
             "$4", "$5", "$6", "$7",
             "$8") " where pipeline = $1 and shard = $2::int and epoch = $3::bigint returning "
                   "pg_current_xact_id()",
-        p, 10, true, &res, err);
+        p, 11, true, &res, err);
     if (st == OB_OK && PQntuples(res) == 0) {
         ob_pg_lost(s);
         st = ob_err_set(err, OB_FENCED, "another owner took over");

@@ -28,8 +28,9 @@ bool ob_pg_wal_anchor(struct wal_state *w, struct wal_pos at, struct pg_cursor *
     return true;
 }
 
-/* The slot cannot be followed any more: the shard is taken anew, from the table. Without one the
- * row keeps the last position at which all was well, for the message to a person. */
+/* The slot cannot be followed any more: the shard is taken again, from the table. Without a table
+ * the cursor goes back to the last position at which the publication was complete, never forward:
+ * what is not settled must be part of the range that is reported as lost. */
 static enum ob_status fall(struct ob_source *s, bool drop, const char *why, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
@@ -44,8 +45,11 @@ static enum ob_status fall(struct ob_source *s, bool drop, const char *why, stru
     ob_pg_wal_close(s);
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "update outbox.cursor set lsn = $4::pg_lsn, rows_done = 0 where pipeline = $1 and shard = "
-        "$2::int and epoch = $3::bigint",
+        table ? "update outbox.cursor set lsn = $4::pg_lsn, rows_done = 0 where pipeline = $1 and "
+                "shard = $2::int and epoch = $3::bigint"
+              : "update outbox.cursor set lsn = least(lsn, $4::pg_lsn), rows_done = case when "
+                "$4::pg_lsn < lsn then 0 else rows_done end where pipeline = $1 and shard = "
+                "$2::int and epoch = $3::bigint",
         p, 4, false, NULL, err);
     /* If it is still held, it is dropped when the shard is taken again. */
     if (st == OB_OK && drop && ob_pg_wal_drop_slot(s, &ignored) == OB_FATAL)

@@ -262,9 +262,58 @@ static void test_positions(void **state)
     test_free(w);
 }
 
+/* When a slot may be created, used or dropped: no row may drop what nothing else has. */
+static void test_the_rule_of_slots(void **state)
+{
+    static const struct {
+        const char *name;
+        struct wal_slot_case c;
+        enum wal_slot_verdict want;
+    } cases[] = {
+        {"first start", {.record = SLOT_NEVER}, SLOT_CREATE},
+        {"first start went down", {.record = SLOT_CREATING}, SLOT_CREATE},
+        {"created, then went down",
+         {.there = true, .ours = true, .record = SLOT_CREATING},
+         SLOT_USE},
+        {"no record", {.there = true, .ours = true, .record = SLOT_NEVER}, SLOT_USE},
+        {"no record, loss accepted",
+         {.there = true, .ours = true, .record = SLOT_NEVER, .accept_loss = true},
+         SLOT_USE},
+        {"no record, WAL lost",
+         {.there = true, .ours = true, .lost = true, .record = SLOT_NEVER},
+         SLOT_KEEP},
+        {"in use", {.there = true, .ours = true, .record = SLOT_CREATED}, SLOT_KEEP},
+        {"gone", {.record = SLOT_CREATED}, SLOT_KEEP},
+        {"gone, loss accepted", {.record = SLOT_CREATED, .accept_loss = true}, SLOT_CREATE},
+        {"in use, loss accepted",
+         {.there = true, .ours = true, .record = SLOT_CREATED, .accept_loss = true},
+         SLOT_REPLACE},
+        {"not moved yet", {.record = SLOT_MOVING}, SLOT_KEEP},
+        {"not moved yet, there", {.there = true, .ours = true, .record = SLOT_MOVING}, SLOT_KEEP},
+        {"a table has the events",
+         {.there = true, .ours = true, .table = true, .at_table = true, .record = SLOT_CREATED},
+         SLOT_REPLACE},
+        {"a table, the cursor is in the stream",
+         {.there = true, .ours = true, .table = true, .record = SLOT_CREATED},
+         SLOT_KEEP},
+        {"a table, no slot",
+         {.table = true, .at_table = true, .record = SLOT_CREATED},
+         SLOT_CREATE},
+        {"foreign", {.there = true, .record = SLOT_NEVER, .accept_loss = true}, SLOT_FOREIGN},
+        {"foreign and lost", {.there = true, .lost = true, .table = true}, SLOT_FOREIGN},
+    };
+    (void)state;
+    for (size_t i = 0; i < ROWS(cases); i++)
+        row_int(cases[i].name, "verdict", ob_slot_rule(&cases[i].c), cases[i].want);
+    row_int("never", "record", ob_slot_record(ob_str_c("never")), SLOT_NEVER);
+    row_int("moving", "record", ob_slot_record(ob_str_c("moving")), SLOT_MOVING);
+    row_int("unknown", "record", ob_slot_record(ob_str_c("?")), SLOT_CREATED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_rule_of_slots),
         cmocka_unit_test(test_both_forms_give_the_same_event),
         cmocka_unit_test(test_a_column_that_is_gone),
         cmocka_unit_test(test_messages),
