@@ -11,6 +11,7 @@
 #define TEXT_DEFAULT "64k"
 #define JSON_DEFAULT "1M"
 #define PAYLOAD_DEFAULT "64M"
+#define UNFIT_TIMES 3
 #define LIMIT_MAX (INT64_C(1) << 30) /* no database column holds more */
 
 const struct ob_limits ob_limits_default = {.text = 64 << 10, .json = 1 << 20, .payload = 64 << 20};
@@ -42,8 +43,7 @@ const struct ob_opt ob_limits_opts[] = {
     {0},
 };
 
-const struct ob_limits ob_limits_shown = {
-    .text = 1 << 20, .json = 1 << 20, .payload = LIMIT_MAX};
+const struct ob_limits ob_limits_shown = {.text = 1 << 20, .json = 1 << 20, .payload = LIMIT_MAX};
 
 static const struct {
     const char *name;
@@ -188,6 +188,19 @@ bool ob_limits_no_memory(struct ob_event *ev, uint64_t bytes, struct ob_arena *a
     *ev = left;
     ev->fault = ob_str_c(text);
     return true;
+}
+
+bool ob_unfit_is(const struct ob_unfit *unfit, struct ob_str id)
+{
+    return unfit->times >= UNFIT_TIMES && unfit->hash == ob_hash64(id.p, id.n);
+}
+
+bool ob_unfit_note(struct ob_unfit *unfit, struct ob_str id)
+{
+    uint64_t hash = ob_hash64(id.p, id.n);
+    unfit->times = unfit->hash == hash ? unfit->times + 1 : 1;
+    unfit->hash = hash;
+    return unfit->times >= UNFIT_TIMES;
 }
 
 enum ob_status ob_limits_check_row(const struct ob_limits *limits, const struct ob_row *row,

@@ -60,6 +60,17 @@ bool ob_limits_check_col(const struct ob_limits *limits, struct ob_event *ev, st
 /* The event cannot be held in memory: only its id stays. */
 bool ob_limits_no_memory(struct ob_event *ev, uint64_t bytes, struct ob_arena *arena) OB_MUST_CHECK;
 
+/* The event that there was no memory for, and how often in a row. A source gives the window time to
+ * drain before it declares such an event dead. */
+struct ob_unfit {
+    uint64_t hash;
+    unsigned times;
+};
+/* There was no memory for this event alone. True: so often in a row that it is dead now. */
+bool ob_unfit_note(struct ob_unfit *unfit, struct ob_str id);
+/* True: that was so already, and the event must not be read again. */
+bool ob_unfit_is(const struct ob_unfit *unfit, struct ob_str id);
+
 /* For the write side. OB_REJECT: a column is over its limit; err names it. */
 enum ob_status ob_limits_check_row(const struct ob_limits *limits, const struct ob_row *row,
                                    struct ob_err *err) OB_MUST_CHECK;

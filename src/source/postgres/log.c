@@ -140,14 +140,14 @@ static enum ob_status read_alone(struct ob_source *s, bool first, size_t size,
                                  struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
 {
     enum ob_status st = OB_REJECT;
-    bool unfit = ob_pg_is_unfit(s, ev->id);
+    bool unfit = ob_unfit_is(&s->unfit, ev->id);
     if (!unfit)
         st = ob_pg_event_fetch(&s->sql, (int64_t)ev->seq, true, &s->limits, arena, ev, err);
     if (st != OB_REJECT)
         return st;
     if (!first && !unfit)
         return OB_RETRY;
-    if (!unfit && !ob_pg_unfit(s, ev->id))
+    if (!unfit && !ob_unfit_note(&s->unfit, ev->id))
         return ob_err_set(err, OB_DOWN, "no memory for event %.*s: %zu bytes", OB_STR_ARG(ev->id),
                           size);
     return ob_limits_no_memory(ev, size, arena) ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");

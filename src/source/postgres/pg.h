@@ -86,10 +86,7 @@ struct ob_source {
     bool whole;  /* no table keeps the events: parked and dead rows have all of them */
     char *pipeline, *owner;
     struct ob_limits limits; /* of the columns of an event */
-    /* The event that there was no memory for, and how often in a row. Kept when the session is
-     * lost, which may be the consequence. */
-    uint64_t unfit_hash;
-    unsigned unfit_times;
+    struct ob_unfit unfit; /* kept when the session is lost, which may be the consequence */
     unsigned shard, shards;
     const struct ob_clock *clock;
     const struct ob_log *log;
@@ -187,11 +184,6 @@ enum ob_status ob_pg_holder_confirm(struct ob_source *s, unsigned shard, struct 
 void ob_pg_holder_unlock(struct ob_source *s, unsigned shard);
 /* An owner without the advisory lock takes it as soon as it is free. */
 void ob_pg_holder_relock(struct ob_source *s);
-
-/* There was no memory for this event alone: true after several times in a row. Then it is dead. */
-bool ob_pg_unfit(struct ob_source *s, struct ob_str id);
-/* True: it was so often already, and must not be read again. */
-bool ob_pg_is_unfit(const struct ob_source *s, struct ob_str id);
 
 /* fit.c: OB_FATAL: events would be passed over, err says why and what to do. */
 enum ob_status ob_pg_fit(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;

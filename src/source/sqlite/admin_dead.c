@@ -54,11 +54,12 @@ static enum ob_status prepare(struct ob_admin *a, const char *columns, const str
 
 #define DEAD_COLUMNS                                                                               \
     "d.n, d.id, d.key, d.type, d.destination, d.error, d.attempts, d.at, "                         \
-    "d.history, " EVENT_COLUMNS
+    "d.history, e.seq"
 #define N_DEAD_COLUMNS 9
 
-static enum ob_status show(struct ob_admin *a, sqlite3_stmt *st, bool full, struct ob_arena *arena,
-                           ob_dead_fn *fn, void *user, bool *more, struct ob_err *err)
+static enum ob_status show(struct ob_admin *a, const struct ob_filter *f, sqlite3_stmt *st,
+                           bool full, struct ob_arena *arena, ob_dead_fn *fn, void *user,
+                           bool *more, struct ob_err *err)
 {
     struct ob_event ev = {0};
     struct ob_dead d = {
@@ -76,9 +77,11 @@ static enum ob_status show(struct ob_admin *a, sqlite3_stmt *st, bool full, stru
 
     if (full && sqlite3_column_type(st, N_DEAD_COLUMNS) != SQLITE_NULL) {
         ob_arena_reset(arena);
-        ret = ob_sqlite_row_event(&a->db, st, N_DEAD_COLUMNS, SIZE_MAX, arena, &ev, err);
+        ret = ob_sqlite_read_event(&a->db, ob_filter_limits(f),
+                                   (uint64_t)sqlite3_column_int64(st, N_DEAD_COLUMNS), true,
+                                   SIZE_MAX, arena, &ev, err);
         ev.attempts = d.attempts;
-        d.event = &ev;
+        d.event = ev.id.p ? &ev : NULL;
     }
     if (ret == OB_OK)
         *more = fn(user, &d);
@@ -102,7 +105,7 @@ enum ob_status ob_sqlite_dead_list(struct ob_admin *a, const struct ob_filter *f
     if (!arena)
         ret = ob_err_set(err, OB_DOWN, "no memory");
     while (ret == OB_OK && more && (rc = sqlite3_step(st)) == SQLITE_ROW)
-        ret = show(a, st, full, arena, fn, user, &more, err);
+        ret = show(a, f, st, full, arena, fn, user, &more, err);
     if (ret == OB_OK && more && rc != SQLITE_DONE)
         ret = ob_sqlite_fail(err, a->db.h, rc, "reading dead events");
     sqlite3_finalize(st);

@@ -29,20 +29,20 @@ enum { /* offsets in EVENT_COLUMNS */
 static const struct {
     int column;
     size_t offset;
+    enum ob_limited limited;
 } slices[] = {
-    {C_PAYLOAD, offsetof(struct ob_event, payload)}, /* first: PAYLOAD */
-    {C_ID, offsetof(struct ob_event, id)},
-    {C_TYPE, offsetof(struct ob_event, type)},
-    {C_AGGREGATE_TYPE, offsetof(struct ob_event, aggregate_type)},
-    {C_AGGREGATE_ID, offsetof(struct ob_event, aggregate_id)},
-    {C_KEY, offsetof(struct ob_event, key)},
-    {C_TENANT, offsetof(struct ob_event, tenant)},
-    {C_TOPIC, offsetof(struct ob_event, topic)},
-    {C_HEADERS, offsetof(struct ob_event, headers)},
-    {C_METADATA, offsetof(struct ob_event, metadata)},
+    {C_PAYLOAD, offsetof(struct ob_event, payload), OB_LIMITED_PAYLOAD},
+    {C_ID, offsetof(struct ob_event, id), OB_LIMITED_ID},
+    {C_TYPE, offsetof(struct ob_event, type), OB_LIMITED_TYPE},
+    {C_AGGREGATE_TYPE, offsetof(struct ob_event, aggregate_type), OB_LIMITED_AGGREGATE_TYPE},
+    {C_AGGREGATE_ID, offsetof(struct ob_event, aggregate_id), OB_LIMITED_AGGREGATE_ID},
+    {C_KEY, offsetof(struct ob_event, key), OB_LIMITED_KEY},
+    {C_TENANT, offsetof(struct ob_event, tenant), OB_LIMITED_TENANT},
+    {C_TOPIC, offsetof(struct ob_event, topic), OB_LIMITED_TOPIC},
+    {C_HEADERS, offsetof(struct ob_event, headers), OB_LIMITED_HEADERS},
+    {C_METADATA, offsetof(struct ob_event, metadata), OB_LIMITED_METADATA},
 };
 #define N_SLICES (sizeof(slices) / sizeof(slices[0]))
-#define PAYLOAD 0
 
 static struct ob_str text_of(bool utf16, sqlite3_value *v)
 {
@@ -76,12 +76,37 @@ static int64_t version(sqlite3_value *v)
     return sqlite3_value_type(v) == SQLITE_NULL ? OB_NO_VERSION : sqlite3_value_int64(v);
 }
 
+/* Leaves of columns over their limit only what a dead event keeps. Returns the bytes of all. */
+static size_t cut_slices(const struct ob_limits *limits, struct ob_str raw[N_SLICES],
+                         size_t size[N_SLICES])
+{
+    size_t total = N_SLICES;
+
+    for (size_t i = 0; i < N_SLICES; i++) {
+        size[i] = raw[i].n;
+        if (raw[i].n > ob_limit_of(limits, slices[i].limited))
+            raw[i].n = slices[i].limited < OB_LIMITED_HEADERS ? OB_LIMIT_KEEP : 0;
+        total += raw[i].n;
+    }
+    return total;
+}
+
+static bool check_slices(const struct ob_limits *limits, const size_t size[N_SLICES],
+                         struct ob_arena *arena, struct ob_event *ev)
+{
+    for (size_t i = 0; i < N_SLICES; i++)
+        if (!ob_limits_check_size(limits, ev, slices[i].limited, size[i], arena))
+            return false;
+    return true;
+}
+
 /* v: the values of EVENT_COLUMNS. */
-static enum ob_status values_event(bool utf16, sqlite3_value **v, size_t most,
-                                   struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
+static enum ob_status values_event(bool utf16, const struct ob_limits *limits, sqlite3_value **v,
+                                   size_t most, struct ob_arena *arena, struct ob_event *ev,
+                                   struct ob_err *err)
 {
     struct ob_str raw[N_SLICES];
-    size_t total = N_SLICES;
+    size_t total = N_SLICES, size[N_SLICES];
     int stored = sqlite3_value_type(v[C_PAYLOAD]); /* before its bytes are asked for as a blob */
     int64_t max;
     char *p;
@@ -90,11 +115,17 @@ static enum ob_status values_event(bool utf16, sqlite3_value **v, size_t most,
         raw[i] = text_of(utf16, v[slices[i].column]);
         total += raw[i].n;
     }
-    if (raw[PAYLOAD].n > most)
+    bool large = total > (size_t)limits->text || total > (size_t)limits->json ||
+                 total > (size_t)limits->payload;
+    if (large)
+        total = cut_slices(limits, raw, size);
+    if (total > most)
         return OB_AGAIN;
     p = ob_arena_alloc(arena, total);
-    if (!p)
-        return ob_err_set(err, OB_DOWN, "no memory for an event of %zu bytes", total);
+    if (!p) {
+        ev->payload.n = total;
+        return ob_err_set(err, OB_REJECT, "no memory for an event of %zu bytes", total);
+    }
     for (size_t i = 0; i < N_SLICES; i++) {
         struct ob_str *to = (struct ob_str *)(void *)((char *)ev + slices[i].offset);
         if (raw[i].n)
@@ -110,18 +141,21 @@ static enum ob_status values_event(bool utf16, sqlite3_value **v, size_t most,
     max = sqlite3_value_int64(v[C_MAX_ATTEMPTS]);
     ev->max_attempts = max < 0 ? 0 : max > UINT32_MAX ? UINT32_MAX : (uint32_t)max;
     ev->created_us = sqlite3_value_int64(v[C_CREATED]) * 1000;
+    if (large && !check_slices(limits, size, arena, ev))
+        return ob_err_set(err, OB_REJECT, "no memory for an event of %zu bytes", total);
     return OB_OK;
 }
 
 /* The connection is this thread's alone (NOMUTEX), so a column's value may be read in place. */
-enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, size_t most,
-                                   struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
+enum ob_status ob_sqlite_row_event(const struct db *db, const struct ob_limits *limits,
+                                   sqlite3_stmt *st, int first, size_t most, struct ob_arena *arena,
+                                   struct ob_event *ev, struct ob_err *err)
 {
     sqlite3_value *v[N_EVENT_COLUMNS];
 
     for (int i = 0; i < N_EVENT_COLUMNS; i++)
         v[i] = sqlite3_column_value(st, first + i);
-    return values_event(db->utf16, v, most, arena, ev, err);
+    return values_event(db->utf16, limits, v, most, arena, ev, err);
 }
 
 /* After a restart the cursor may stand below events that are parked or dead already: those have
@@ -166,7 +200,7 @@ static enum ob_status is_recorded(struct ob_source *s, uint64_t seq, bool *yes, 
 struct take {
     struct ob_source *s;
     struct ob_batch *batch;
-    size_t left;   /* bytes of payload */
+    size_t left;   /* bytes of all columns */
     uint64_t last; /* number that was taken or passed over */
     enum ob_status st;
     struct ob_err *err;
@@ -187,11 +221,12 @@ static void take_row(sqlite3_context *c, int n, sqlite3_value **v)
     if (t->st == OB_OK && !recorded) {
         struct ob_event *ev = &t->batch->events[t->batch->n];
         memset(ev, 0, sizeof(*ev));
-        t->st = values_event(db->utf16, v, t->batch->n ? t->left : SIZE_MAX, t->batch->arena, ev,
-                             t->err);
+        t->st = values_event(db->utf16, &t->s->limits, v, t->batch->n ? t->left : SIZE_MAX,
+                             t->batch->arena, ev, t->err);
         if (t->st == OB_OK) {
+            size_t bytes = ob_event_bytes(ev);
             t->batch->n++;
-            t->left -= ev->payload.n < t->left ? ev->payload.n : t->left;
+            t->left -= bytes < t->left ? bytes : t->left;
         }
     }
     if (t->st == OB_OK)
@@ -205,6 +240,34 @@ enum ob_status ob_sqlite_take_function(struct db *db, struct ob_err *err)
                                    SQLITE_UTF8 | SQLITE_DIRECTONLY, db, take_row, NULL, NULL, NULL);
 
     return rc == SQLITE_OK ? OB_OK : ob_sqlite_fail(err, db->h, rc, "making a function");
+}
+
+/* The next event by itself, because it has a large column or there was no memory for it. */
+static enum ob_status take_large(struct ob_source *s, struct ob_batch *batch, uint64_t *last,
+                                 struct ob_err *err)
+{
+    sqlite3_stmt *st = s->db.st[ST_NEXT];
+    struct ob_event *ev = &batch->events[batch->n];
+    bool recorded = false;
+    int64_t seq = 0;
+
+    sqlite3_bind_int64(st, 1, (int64_t)*last);
+    enum ob_status ret = ob_sqlite_step_one(&s->db, st, &seq, "reading events", err);
+    if (ret == OB_OK)
+        ret = is_recorded(s, (uint64_t)seq, &recorded, err);
+    if (ret != OB_OK || recorded) {
+        *last = ret == OB_OK ? (uint64_t)seq : *last;
+        return ret;
+    }
+    ret = ob_sqlite_read_event(&s->db, &s->limits, (uint64_t)seq, true, SIZE_MAX, batch->arena, ev,
+                               err);
+    if (ret == OB_REJECT)
+        ret = ob_sqlite_unfit(s, (uint64_t)seq, batch->arena, ev, err);
+    if (ret == OB_OK) {
+        batch->n += ev->id.p ? 1 : 0;
+        *last = (uint64_t)seq;
+    }
+    return ret;
 }
 
 /* Fills the batch; *last is the last number that was taken or passed over. */
@@ -222,6 +285,10 @@ static enum ob_status read_page(struct ob_source *s, sqlite3_stmt *st, size_t ma
     *last = t.last;
     if (t.st == OB_AGAIN) /* it does not fit: the next page begins with it */
         return OB_OK;
+    if (t.st == OB_REJECT || (t.st == OB_OK && ob_sqlite_too_large(rc))) {
+        sqlite3_reset(st);
+        return batch->n > 0 ? OB_OK : take_large(s, batch, last, err);
+    }
     if (t.st == OB_OK && rc != SQLITE_DONE)
         return ob_sqlite_fail(err, s->db.h, rc, "reading events");
     return t.st;
@@ -242,11 +309,11 @@ static enum ob_status page(struct ob_source *s, size_t max, size_t max_bytes, st
         /* The first row is asked for before memory is taken: mostly there is none. */
         rc = sqlite3_step(st);
         sqlite3_reset(st);
-        if (rc != SQLITE_ROW) {
+        if (rc != SQLITE_ROW && !ob_sqlite_too_large(rc)) {
             ret = rc == SQLITE_DONE ? OB_AGAIN : ob_sqlite_fail(err, s->db.h, rc, "reading events");
             break;
         }
-        if (!batch)
+        for (; !batch && max > 0; max /= batch ? 1 : 2)
             batch = ob_batch_new_raw(max, ROW_MAX);
         ret = batch ? read_page(s, st, max_bytes, batch, &last, err)
                     : ob_err_set(err, OB_DOWN, "no memory for %zu events", max);
@@ -271,8 +338,11 @@ enum ob_status ob_sqlite_claim(struct ob_source *s, size_t max, size_t max_bytes
     s->look_at_ms = ob_clock_mono_ms(s->clock) + 1000;
     if (st == OB_OK && s->reload)
         st = load_recorded(s, err);
-    if (st == OB_OK)
+    if (st == OB_OK) {
+        ob_sqlite_bound_reads(&s->db, true);
         st = max ? page(s, max > CLAIM_MAX ? CLAIM_MAX : max, max_bytes, out, err) : OB_AGAIN;
+        ob_sqlite_bound_reads(&s->db, false);
+    }
     /* Also after a find: what was written last may not have been visible yet. */
     ob_sqlite_wake_again(&s->wake, written || st == OB_OK);
     return st;

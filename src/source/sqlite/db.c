@@ -15,6 +15,10 @@ static const char *const sql[ST_MAX] = {
     [ST_ROLLBACK] = "ROLLBACK",
     [ST_CLAIM] = "SELECT " TAKE_ROW "(" EVENT_COLUMNS ") FROM outbox_event AS e"
                  " WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2",
+    [ST_EVENT] = "SELECT " EVENT_COLUMNS " FROM outbox_event AS e WHERE e.seq = ?1",
+    [ST_EVENT_BARE] = "SELECT " EVENT_COLUMNS_ONLY " FROM outbox_event AS e WHERE e.seq = ?1",
+    [ST_SHAPE] = OB_SQLITE_SHAPE,
+    [ST_NEXT] = "SELECT seq FROM outbox_event WHERE seq > ?1 ORDER BY seq LIMIT 1",
     [ST_RECORDED] = "SELECT 1 FROM outbox_parked" P " AND seq = ?2"
                     " UNION ALL SELECT 1 FROM outbox_dead" P " AND seq = ?2 LIMIT 1",
     [ST_RECORDED_MAX] = "SELECT max(coalesce((SELECT max(seq) FROM outbox_parked" P "), 0),"
@@ -28,8 +32,7 @@ static const char *const sql[ST_MAX] = {
     [ST_KEYS] = "SELECT hash, due_ms FROM outbox_parked_key" P " AND blocked_dest = ?2"
                 " ORDER BY due_ms",
     /* Rows behind a dead event that holds the key are not there. */
-    [ST_KEY_ROWS] = "SELECT p.n, p.attempts, p.seq, " EVENT_COLUMNS " FROM outbox_parked AS p"
-                    " LEFT JOIN outbox_event AS e ON e.seq = p.seq"
+    [ST_KEY_ROWS] = "SELECT p.n, p.attempts, p.seq FROM outbox_parked AS p"
                     " WHERE p.pipeline = ?1 AND p.hash = ?2 AND p.n < coalesce("
                     "(SELECT min(d.n) FROM outbox_dead AS d WHERE d.pipeline = ?1 AND d.hash = ?2"
                     " AND d.hold = 1), 9223372036854775807) ORDER BY p.n LIMIT ?3",

@@ -56,6 +56,7 @@ static enum ob_status sqlite_open(const struct ob_source_env *env, const void *c
     s->shard = env->shard;
     s->shards = env->shards;
     s->dlt = env->dlt;
+    s->limits = env->limits ? *env->limits : ob_limits_default;
     s->clock = env->clock ? env->clock : &ob_clock_system;
     s->log = env->log;
     s->busy_ms = c->busy_ms > 0 ? c->busy_ms : 250;

@@ -10,7 +10,7 @@ struct drain {
     struct ob_source *s;
     struct ob_batch *batch;
     size_t max, per_key;
-    size_t bytes; /* payload bytes so far, at most DRAIN_BYTES */
+    size_t bytes; /* so far, at most DRAIN_BYTES */
     bool full;    /* a row did not fit */
     bool (*skip)(void *user, uint64_t hash);
     void *user;
@@ -73,21 +73,28 @@ static enum ob_status take_row(struct drain *d, sqlite3_stmt *st, uint64_t hash,
 {
     struct ob_event *ev = &d->batch->events[d->batch->n];
     int64_t n = sqlite3_column_int64(st, 0), attempts = sqlite3_column_int64(st, 1);
-    enum ob_status ret;
+    size_t bytes, left = DRAIN_BYTES - d->bytes;
+    enum ob_status ret =
+        ob_sqlite_read_event(&d->s->db, &d->s->limits, (uint64_t)sqlite3_column_int64(st, 2), true,
+                             d->batch->n ? left : SIZE_MAX, d->batch->arena, ev, err);
 
-    if (sqlite3_column_type(st, 3) == SQLITE_NULL) { /* no event of that number */
+    if (ret == OB_REJECT && d->batch->n > 0)
+        ret = OB_AGAIN;
+    if (ret == OB_REJECT)
+        ret =
+            ob_sqlite_unfit(d->s, (uint64_t)sqlite3_column_int64(st, 2), d->batch->arena, ev, err);
+    if (ret != OB_OK) {
+        d->full = ret == OB_AGAIN;
+        return ret;
+    }
+    if (!ev->id.p) { /* no event of that number */
         if (d->n_lost == LOST_MAX)
             return OB_AGAIN;
         d->lost[d->n_lost++] = n;
         return OB_OK;
     }
-    ret = ob_sqlite_row_event(&d->s->db, st, 3, d->batch->n ? DRAIN_BYTES - d->bytes : SIZE_MAX,
-                              d->batch->arena, ev, err);
-    if (ret != OB_OK) {
-        d->full = ret == OB_AGAIN;
-        return ret;
-    }
-    d->bytes += ev->payload.n < DRAIN_BYTES - d->bytes ? ev->payload.n : DRAIN_BYTES - d->bytes;
+    bytes = ob_event_bytes(ev);
+    d->bytes += bytes < left ? bytes : left;
     ev->attempts = attempts < 0 ? 0 : (uint32_t)attempts;
     ev->park_n = n;
     ev->park_hash = hash;

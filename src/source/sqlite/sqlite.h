@@ -3,6 +3,7 @@
  *
  *     db.c      connection, statements        own.c      owner, epoch, beat, change of shards
  *     lock.c    lock on a side file           claim.c    rows into a batch
+ *     event_read.c  one event, bounded
  *     wake.c    inotify, looking again        parked.c   held, drain, blocked
  *     settle.c  the one transaction           record.c   one op of it
  *     status.c  numbers for people            admin*.c   what people do
@@ -23,7 +24,7 @@
 #define SHARDS_MAX 16
 #define PAGE 1000
 #define SETTLE_EVERY_MS 100
-#define DRAIN_BYTES ((size_t)8 << 20) /* payload bytes of one drained batch, or one row */
+#define DRAIN_BYTES ((size_t)8 << 20) /* bytes of one drained batch, or one row */
 #define DELETED_ROW "its row was deleted from outbox_event while it waited to be delivered"
 #define STALE_MS 10000 /* a beat that stands so long belongs to a hung owner */
 
@@ -38,6 +39,10 @@ enum stmt {
     ST_COMMIT,
     ST_ROLLBACK,
     ST_CLAIM,
+    ST_EVENT,        /* by its number */
+    ST_EVENT_BARE,   /* without its payload */
+    ST_SHAPE,        /* event_read.c */
+    ST_NEXT,         /* the next number */
     ST_RECORDED,     /* is this number parked or dead already? */
     ST_RECORDED_MAX, /* highest number that is */
     ST_CURSOR,
@@ -175,6 +180,8 @@ struct ob_source {
     char *path, *pipeline, *owner;
     unsigned shard, shards;
     bool dlt;
+    struct ob_limits limits; /* of the columns of an event */
+    struct ob_unfit unfit;
     int64_t busy_ms;
     const struct ob_clock *clock;
     const struct ob_log *log;
@@ -246,10 +253,38 @@ void ob_sqlite_rewind(struct ob_source *s);
  * they are asked for column by column, each with its own look at connection and statement. */
 #define TAKE_ROW "outbox_take_row"
 enum ob_status ob_sqlite_take_function(struct db *db, struct ob_err *err) OB_MUST_CHECK;
-/* Fills ev from the columns that start at `first`; one allocation for all its bytes. OB_AGAIN: its
- * payload has more than `most` bytes; nothing was taken. */
-enum ob_status ob_sqlite_row_event(const struct db *db, sqlite3_stmt *st, int first, size_t most,
-                                   struct ob_arena *arena, struct ob_event *ev, struct ob_err *err);
+/* Fills ev from the columns that start at `first`; one allocation for all its bytes. OB_AGAIN: it
+ * has more than `most` bytes; nothing was taken. OB_REJECT: no memory. */
+enum ob_status ob_sqlite_row_event(const struct db *db, const struct ob_limits *limits,
+                                   sqlite3_stmt *st, int first, size_t most, struct ob_arena *arena,
+                                   struct ob_event *ev, struct ob_err *err);
+
+/* event_read.c */
+#define READ_MAX (256 << 10) /* larger values are read as blobs */
+/* Of each column its type, and its value if that is a number: nothing large is read. */
+#define SHAPE_OF(name)                                                                             \
+    "typeof(e." name "), CASE WHEN typeof(e." name ") IN ('integer', 'real') THEN e." name " END"
+#define OB_SQLITE_SHAPE                                                                                                            \
+    "SELECT e.seq, e.payload_kind, e.entity_version, e.schema_version, e.max_attempts,"                                            \
+    " e.created_at, " SHAPE_OF("payload") ", " SHAPE_OF("id") ", " SHAPE_OF("type") ", " SHAPE_OF("aggregate_type") ", " SHAPE_OF( \
+        "aggregate_id") ", " SHAPE_OF("key") ", " SHAPE_OF("tenant") ", " SHAPE_OF("topic") ","                                    \
+                                                                                            " " SHAPE_OF("headers") ", " SHAPE_OF( \
+                                                                                                "metadata") " FROM outbox_event AS e WHERE e.seq = ?1"
+/* On: a value of more than READ_MAX bytes ends a statement with an error. */
+void ob_sqlite_bound_reads(struct db *db, bool on);
+/* Is it that error, or no memory? */
+bool ob_sqlite_too_large(int rc);
+/* One event by its number; ev->id.p NULL: there is none. Columns over their limit are not read, and
+ * ev->fault is set. OB_AGAIN: it has more than `most` bytes. OB_REJECT: no memory; then
+ * ev->payload.n is how much it takes. */
+enum ob_status ob_sqlite_read_event(struct db *db, const struct ob_limits *limits, uint64_t seq,
+                                    bool payload, size_t most, struct ob_arena *arena,
+                                    struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
+
+/* There was no memory for this event although it is read alone. OB_OK: so often in a row that it is
+ * dead now, with its number in place of its id. */
+enum ob_status ob_sqlite_unfit(struct ob_source *s, uint64_t seq, struct ob_arena *arena,
+                               struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
 
 enum ob_status ob_sqlite_held(struct ob_source *s, const uint64_t *hashes, size_t n, bool *held,
                               struct ob_err *err);
