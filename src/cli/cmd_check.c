@@ -10,16 +10,19 @@
 struct check {
     struct ob_cli *cli;
     const char *pipeline;
-    unsigned problems, findings;
+    unsigned problems, findings, warnings;
 };
 
+/* ok with a fix: a warning, which is not counted as a problem. */
 static void tell(struct check *c, bool ok, const char *what, const char *fix)
 {
     const struct ob_term *t = &c->cli->term;
+    bool warning = ok && fix;
     struct ob_buf out;
     ob_buf_init(&out, 0);
     c->findings++;
     c->problems += ok ? 0 : 1;
+    c->warnings += warning ? 1 : 0;
     if (ob_cli_flag(c->cli, "json")) {
         struct ob_json j;
         ob_json_init(&j, &out);
@@ -31,16 +34,22 @@ static void tell(struct check *c, bool ok, const char *what, const char *fix)
         ob_json_keyc(&j, "what");
         ob_json_strc(&j, what);
         ob_json_keyc(&j, "fix");
-        ob_json_strc(&j, ok ? NULL : fix);
+        ob_json_strc(&j, fix);
         ob_json_close(&j, '}');
         ob_buf_char(&out, '\n');
     } else {
-        ob_buf_printf(&out, "%s%-7s%s %s%s", ob_term_c(t, ok ? OB_C_GREEN : OB_C_RED),
-                      ok ? "ok" : "problem", ob_term_c(t, OB_C_RESET),
-                      c->pipeline ? c->pipeline : "", c->pipeline ? ": " : "");
+        ob_buf_printf(&out, "%s%-7s%s %s%s",
+                      ob_term_c(t, warning ? OB_C_YELLOW
+                                   : ok    ? OB_C_GREEN
+                                           : OB_C_RED),
+                      warning ? "warning"
+                      : ok    ? "ok"
+                              : "problem",
+                      ob_term_c(t, OB_C_RESET), c->pipeline ? c->pipeline : "",
+                      c->pipeline ? ": " : "");
         ob_term_text(&out, ob_str_c(what), 0);
         ob_buf_char(&out, '\n');
-        if (!ok && fix)
+        if (fix)
             ob_buf_printf(&out, "        fix: %s\n", fix);
     }
     ob_cli_put(c->cli, &out);
@@ -60,7 +69,17 @@ static void warn_of_exposed(struct ob_cli *cli, const struct ob_config *config)
 
 static void found(void *user, bool ok, const char *what, const char *fix)
 {
-    tell(user, ok, what, fix);
+    tell(user, ok, what, ok ? NULL : fix);
+}
+
+static void check_wire(struct check *c, const struct ob_pipeline_conf *conf)
+{
+    struct ob_wire w = {.network = false};
+    char what[OB_HOST_MAX + 80];
+    if (conf->sink->wire)
+        conf->sink->wire(conf->sink_conf, &w);
+    if (ob_wire_exposed(&w, what, sizeof(what)))
+        tell(c, true, what, "use TLS: anyone who sees the traffic can use these credentials");
 }
 
 static void check_source(struct check *c, const struct ob_pipeline_conf *conf)
@@ -164,6 +183,7 @@ static void check_pipeline(struct check *c, const struct ob_pipeline_conf *conf)
     if (arena) {
         check_routes(c, conf, arena, &known);
         check_source(c, conf);
+        check_wire(c, conf);
         check_sink(c, conf, &known);
     } else {
         tell(c, false, "no memory", "free some memory");
@@ -201,8 +221,8 @@ static int run(struct ob_cli *cli)
         check_pipeline(&c, &config->pipelines[i]);
     }
     if (!ob_cli_flag(cli, "json"))
-        fprintf(cli->out, "%u checked, %u problem%s\n", c.findings, c.problems,
-                c.problems == 1 ? "" : "s");
+        fprintf(cli->out, "%u checked, %u problem%s%s\n", c.findings, c.problems,
+                c.problems == 1 ? "" : "s", c.warnings ? ", with warnings" : "");
     code = c.problems ? OB_EXIT_FAILURE : OB_EXIT_OK;
 done:
     ob_config_free(config);
@@ -217,7 +237,8 @@ const struct ob_cmd ob_cmd_check = {
         "are its tables the right ones, can it be written? And at the sink, without taking it: is "
         "its folder there, may it be written, are the topics, streams and exchanges there that "
         "routes name or make of what their match lists? Every problem is told with what to "
-        "do about it; the exit code is 1 if there is one, 78 if the file itself is wrong. "
+        "do about it; the exit code is 1 if there is one, 78 if the file itself is wrong. A "
+        "warning does not change the exit code. "
         "Nothing is changed.\n\nWith --explain the resulting configuration is printed instead, "
         "each value with where it came from (file:line:column, profile or default); secrets "
         "are hidden.",

@@ -111,10 +111,11 @@ static void bad_type(struct pipe *p, const struct end *end, const char *path,
     }
 }
 
-/* A source or a sink: its type, then the options of that driver in a struct of its own. */
+/* A source or a sink: common has its type and what all drivers share; the options of the driver are
+ * in a struct of their own. */
 static const void *load_end(struct pipe *p, struct end *end, const struct ob_node *map,
                             void (*find)(struct pipe *, struct end *, const char *),
-                            const struct ob_opt *type_opts)
+                            const struct ob_opt_part *common)
 {
     static const struct ob_opt none[] = {{0}};
     const char *path = join(p->ld, p->path, end->key);
@@ -132,14 +133,12 @@ static const void *load_end(struct pipe *p, struct end *end, const struct ob_nod
         bad_type(p, end, path, map, type);
         return NULL;
     }
-    struct ob_end_type type_conf = {NULL};
     void *conf = ob_arena_zalloc(p->ld->l.arena, end->conf_size + 1);
     if (!conf) {
         ob_problem_add(p->ld->l.problems, &map->pos, "no memory for the config");
         return NULL;
     }
-    const struct ob_opt_part parts[] = {{type_opts, &type_conf},
-                                        {end->opts ? end->opts : none, conf}};
+    const struct ob_opt_part parts[] = {*common, {end->opts ? end->opts : none, conf}};
     explain_group(p->ld, path, end->key, 2, &map->pos);
     ob_load_parts(&p->ld->l, path, 3, map, p->pos, parts, 2);
     return conf;
@@ -211,8 +210,18 @@ static void validate_sink(struct pipe *p)
     const struct ob_sink_driver *sink = p->conf->sink;
     const char *why = "";
     struct ob_err err;
-    if (sink->validate && sink->validate(p->conf->sink_conf, &p->nodes.sink->pos, &err) != OB_OK)
+    struct ob_wire wire = {.network = false};
+    bool valid =
+        !sink->validate || sink->validate(p->conf->sink_conf, p->nodes.sink, &err) == OB_OK;
+    if (!valid)
         ob_problem_add_placed(p->ld->l.problems, &p->nodes.sink->pos, err.text);
+    if (valid && sink->wire)
+        sink->wire(p->conf->sink_conf, &wire);
+    if (p->conf->require_tls && wire.network && !wire.tls)
+        ob_problem_add(p->ld->l.problems, ob_wire_pos(p->nodes.sink, "require_tls"),
+                       "%s.sink.require_tls: the sink does not use TLS; use a url with TLS or "
+                       "`tls: true`, as the sink has it",
+                       p->path);
     if (sink->max_shards && p->conf->shards > sink->max_shards(p->conf->sink_conf, &why))
         ob_problem_add(p->ld->l.problems, &p->nodes.sink->pos, "%s.sink: %s", p->path, why);
 }
@@ -229,10 +238,13 @@ static void load_parts(struct pipe *p)
         return;
     p->conf->route.service = p->conf->service ? p->conf->service : p->conf->name;
     struct end source = {.key = "source"}, sink = {.key = "sink"};
+    struct ob_end_type source_type = {NULL};
+    const struct ob_opt_part source_common = {ob_source_type_opts, &source_type};
+    const struct ob_opt_part sink_common = {ob_sink_type_opts, p->conf};
     load_retry(p);
-    p->conf->source_conf = load_end(p, &source, p->nodes.source, find_source, ob_source_type_opts);
+    p->conf->source_conf = load_end(p, &source, p->nodes.source, find_source, &source_common);
     size_t before = p->ld->problems.n + p->ld->problems.more;
-    p->conf->sink_conf = load_end(p, &sink, p->nodes.sink, find_sink, ob_sink_type_opts);
+    p->conf->sink_conf = load_end(p, &sink, p->nodes.sink, find_sink, &sink_common);
     if (p->conf->sink_conf && p->ld->problems.n + p->ld->problems.more == before)
         validate_sink(p);
     load_routes(p);

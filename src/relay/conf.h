@@ -20,6 +20,8 @@ struct ob_pipeline_conf {
     const void *source_conf;
     const struct ob_sink_driver *sink;
     const void *sink_conf;
+    const char *sink_type;
+    bool require_tls; /* refuse a sink whose connections do not use TLS */
     struct ob_route_conf route;
     const char *service; /* default: the pipeline's name */
     int64_t shards;

@@ -140,7 +140,9 @@ void ob_config_docs(struct ob_buf *out)
         put_driver(out, "source", ob_source_drivers[i]->name, ob_source_drivers[i]->summary,
                    ob_source_drivers[i]->opts);
     put_section(out, "pipelines.NAME.sink",
-                "`type` says which of these it is; the other keys are its options.");
+                "`type` names the sink. Every sink has the options of this table, and those of its "
+                "own table below.\n");
+    ob_opt_docs(out, ob_sink_type_opts);
     for (size_t i = 0; ob_sink_drivers[i]; i++)
         put_driver(out, "sink", ob_sink_drivers[i]->name, ob_sink_drivers[i]->summary,
                    ob_sink_drivers[i]->opts);

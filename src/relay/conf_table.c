@@ -206,8 +206,14 @@ const struct ob_opt ob_source_type_opts[] = {
 const struct ob_opt ob_sink_type_opts[] = {
     {.type = OB_OPT_STR,
      .name = "type",
-     .offset = offsetof(struct ob_end_type, type),
+     .offset = offsetof(struct ob_pipeline_conf, sink_type),
      .flags = OB_OPT_REQUIRED,
-     .help = "which sink it is."},
+     .help = "The sink, by the name of its driver."},
+    {.type = OB_OPT_BOOL,
+     .name = "require_tls",
+     .def = "false",
+     .offset = offsetof(struct ob_pipeline_conf, require_tls),
+     .help = "Refuse the configuration if a connection to the broker would not use TLS. Without "
+             "it, credentials to another host without TLS are a warning."},
     {0},
 };

@@ -27,6 +27,6 @@ extern const struct ob_opt ob_pipeline_node_opts[];  /* struct ob_pipeline_nodes
 extern const struct ob_opt ob_pipeline_route_opts[]; /* struct ob_route_conf */
 extern const struct ob_opt ob_retry_opts[];          /* struct ob_pipeline_conf */
 extern const struct ob_opt ob_source_type_opts[];    /* struct ob_end_type */
-extern const struct ob_opt ob_sink_type_opts[];      /* struct ob_end_type */
+extern const struct ob_opt ob_sink_type_opts[];      /* struct ob_pipeline_conf */
 
 #endif

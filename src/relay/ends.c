@@ -64,8 +64,22 @@ enum ob_status ob__shard_open_source(struct shard *s, struct ob_err *err)
     return st;
 }
 
+/* Once per pipeline, however often the sink is opened. */
+static void warn_exposed(struct shard *s)
+{
+    struct ob_wire w = {.network = false};
+    char what[OB_HOST_MAX + 80];
+    if (!s->conf->sink->wire || s->no != 0 || s->warned_exposed)
+        return;
+    s->warned_exposed = true;
+    s->conf->sink->wire(s->conf->sink_conf, &w);
+    if (ob_wire_exposed(&w, what, sizeof(what)))
+        ob_log(&s->log, OB_LOG_WARN, "sink.plaintext", OB_KC("error", what));
+}
+
 enum ob_status ob__shard_open_sink(struct shard *s, struct ob_err *err)
 {
+    warn_exposed(s);
     struct ob_sink_env env = {.pipeline = s->conf->name,
                               .shard = s->no,
                               .shards = (unsigned)s->conf->shards,

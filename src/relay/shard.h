@@ -33,6 +33,7 @@ struct entry {
 enum shard_phase { PHASE_OPENING, PHASE_STANDBY, PHASE_RUNNING, PHASE_ENDED };
 
 struct shard {
+    bool warned_exposed; /* credentials without TLS: logged if so */
     struct ob_relay *relay;
     const struct ob_pipeline_conf *conf;
     unsigned no;

@@ -4,6 +4,7 @@
 #ifndef OB_SINK_SINK_H
 #define OB_SINK_SINK_H
 
+#include "config/wire.h"
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/log.h"
@@ -61,9 +62,12 @@ struct ob_sink_driver {
     const struct ob_opt *opts;
     size_t conf_size;
 
-    /* When the config file is read: what the option table cannot tell. The text begins with the
-     * place, "file:line:column: "; pos: of the sink, for what has no other. NULL: nothing. */
-    enum ob_status (*validate)(const void *conf, const struct ob_opt_pos *pos, struct ob_err *err);
+    /* When the config file is read: checks what the option table cannot. The text begins with the
+     * position, "file:line:column: "; map: the sink's options as written, for positions; may be
+     * NULL. NULL: nothing to check. */
+    enum ob_status (*validate)(const void *conf, const struct ob_node *map, struct ob_err *err);
+    /* What the sink does on the network with a valid conf. NULL: it uses none. */
+    void (*wire)(const void *conf, struct ob_wire *out);
     /* How many shards may write with this config; *why: if not any number. NULL: any. */
     unsigned (*max_shards)(const void *conf, const char **why);
     /* *out belongs to the caller, who ends it with close(). A broker that is not there is not a

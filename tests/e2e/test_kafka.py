@@ -332,6 +332,7 @@ def logins(kafka, encrypted):
         "another password": ("MTLS", f"{ca}, {own.format(encrypted)}, key_password: other", "ssl.key.location failed"),
         "another key": ("MTLS", f"{ca}, {own.format(tls + '/server.key')}", "mismatch"),
         "another name": ("TLS", ca, "certificate verify failed"),
+        "a CA alone": ("TLS", f'ca_file: "{tls}/ca.crt"', None),
         "an unknown user": ("SASL_TLS", f"{ca}, sasl: plain, username: nobody, password: secret", refused),
     }
     for mechanism in ("plain", "scram-sha-256", "scram-sha-512"):

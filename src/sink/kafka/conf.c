@@ -17,12 +17,13 @@ const struct ob_opt ob__kafka_opts[] = {
      .name = "brokers",
      .offset = AT(brokers),
      .flags = OB_OPT_REQUIRED,
-     .help = "Where to ask for the cluster: host:port, several with commas."},
+     .help = "Bootstrap servers: host:port, separated by commas; ssl://host:port asks for TLS."},
     {.type = OB_OPT_BOOL,
      .name = "tls",
      .def = "false",
      .offset = AT(tls),
-     .help = "Connections are encrypted and the brokers' certificates verified."},
+     .help = "Use TLS and verify the certificates of the brokers. Also on with an ssl:// broker, "
+             "ca_file, cert_file, key_file or a property `ssl.…`."},
     {.type = OB_OPT_STR,
      .name = "ca_file",
      .offset = AT(ca_file),
@@ -190,11 +191,11 @@ static enum ob_status check_property(const struct kafka_conf *c, size_t i, rd_ka
     return OB_OK;
 }
 
-enum ob_status ob__kafka_validate(const void *conf, const struct ob_opt_pos *pos,
-                                  struct ob_err *err)
+enum ob_status ob__kafka_validate(const void *conf, const struct ob_node *map, struct ob_err *err)
 {
-    (void)pos; /* each property has its own */
     const struct kafka_conf *c = conf;
+    if (ob__kafka_validate_wire(c, map, err) != OB_OK)
+        return OB_FATAL;
     rd_kafka_conf_t *rc = rd_kafka_conf_new();
     enum ob_status st = OB_OK;
     for (size_t i = 0; i < c->properties.n && st == OB_OK; i++)
@@ -249,12 +250,19 @@ static void set(struct making *m, const char *name, const char *value)
         m->st = ob_err_set(m->err, OB_FATAL, "%s: %s", name, text);
 }
 
-static void set_security(struct making *m, const struct kafka_conf *c)
+static void set_wire(struct making *m, const struct kafka_conf *c)
 {
     static const char *const mechanisms[] = {NULL, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"};
-    bool sasl = c->sasl != KAFKA_SASL_NONE;
-    if (sasl || c->tls)
-        set(m, "security.protocol", sasl && c->tls ? "sasl_ssl" : sasl ? "sasl_plaintext" : "ssl");
+    struct ob_buf brokers;
+    const char *protocol = NULL;
+    ob_buf_init(&brokers, 1 << 20);
+    if (m->st == OB_OK)
+        m->st = ob__kafka_addresses(c, &brokers, &protocol, m->err);
+    if (m->st == OB_OK) {
+        set(m, "bootstrap.servers", brokers.p);
+        set(m, "security.protocol", protocol);
+    }
+    ob_buf_clear(&brokers);
     set(m, "sasl.mechanism", mechanisms[c->sasl]);
     set(m, "sasl.username", c->username);
     set(m, "sasl.password", c->password);
@@ -278,8 +286,7 @@ enum ob_status ob__kafka_handle(const struct kafka_conf *c, enum kafka_role role
         set(&m, c->properties.keys[i], c->properties.values[i]);
     for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
         set(&m, fixed[i].name, fixed[i].value);
-    set(&m, "bootstrap.servers", c->brokers);
-    set_security(&m, c);
+    set_wire(&m, c);
     if (!user_batch || atoll(user_batch) > batch) {
         snprintf(number, sizeof(number), "%lld", (long long)batch);
         set(&m, "batch.size", number);

@@ -351,6 +351,7 @@ const struct ob_sink_driver ob_sink_kafka = {
     .opts = ob__kafka_opts,
     .conf_size = sizeof(struct kafka_conf),
     .validate = ob__kafka_validate,
+    .wire = ob__kafka_wire,
     .open = kafka_open,
     .check = ob__kafka_check,
     .wait_fd = kafka_wait_fd,

@@ -19,6 +19,7 @@
 #ifndef OB_SINK_KAFKA_KAFKA_H
 #define OB_SINK_KAFKA_KAFKA_H
 
+#include "core/buf.h"
 #include "sink/sink.h"
 
 #include <librdkafka/rdkafka.h>
@@ -51,13 +52,22 @@ extern const struct ob_opt ob__kafka_opts[];
 
 enum kafka_role { KAFKA_MAIN, KAFKA_SIDE, KAFKA_BULK, KAFKA_SCOUT, KAFKA_PROBE };
 
-enum ob_status ob__kafka_validate(const void *conf, const struct ob_opt_pos *pos,
-                                  struct ob_err *err);
+enum ob_status ob__kafka_validate(const void *conf, const struct ob_node *map, struct ob_err *err);
 /* A handle for a role. batch: bytes of a request at most. */
 enum ob_status ob__kafka_handle(const struct kafka_conf *c, enum kafka_role role, bool strict,
                                 int64_t batch, rd_kafka_t **out, struct ob_err *err);
 /* A property as the user set it, or NULL. */
 const char *ob__kafka_property(const struct kafka_conf *c, const char *name);
+
+/* ---- wire.c ---- */
+
+/* Brokers and TLS options that cannot be read or contradict each other. */
+enum ob_status ob__kafka_validate_wire(const struct kafka_conf *c, const struct ob_node *map,
+                                       struct ob_err *err);
+void ob__kafka_wire(const void *conf, struct ob_wire *out);
+/* Appends "host:port,host:port" and its NUL; *protocol: of all connections. */
+enum ob_status ob__kafka_addresses(const struct kafka_conf *c, struct ob_buf *out,
+                                   const char **protocol, struct ob_err *err);
 
 /* ---- rights.c ---- */
 

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MAX_SERVERS 32
 /* A server that takes no bytes for so long is lost. */
 #define WRITE_DEADLINE_MS 5000
 
@@ -31,26 +30,30 @@ enum ob_status ob_nats_no_connection(natsStatus st, struct ob_err *err)
     return bad(st, "cannot connect to NATS", err);
 }
 
-/* "a, b" → servers. The copy that they point into is the caller's to free. */
-static int split(char *list, const char **out, int max)
+enum ob_status ob_nats_urls(const struct ob_sink_nats_conf *c, struct ob_urls *out,
+                            struct ob_err *err)
 {
-    int n = 0;
-    for (char *save = NULL, *p = strtok_r(list, ", ", &save); p; p = strtok_r(NULL, ", ", &save)) {
-        if (n == max)
-            return -1;
-        out[n++] = p;
-    }
-    return n;
+    static const struct ob_url_scheme schemes[] = {{"nats", false}, {"tls", true}, {NULL, false}};
+    return ob_urls_parse(out, c->url, schemes, true, err);
 }
 
-static natsStatus set_servers(natsOptions *o, const char *url)
+const char *ob_nats_tls(const struct ob_sink_nats_conf *c, const struct ob_urls *urls)
 {
-    const char *servers[MAX_SERVERS];
-    char *list = strdup(url);
-    int n = list ? split(list, servers, MAX_SERVERS) : -1;
-    natsStatus st = n > 0 ? natsOptions_SetServers(o, servers, n) : NATS_INVALID_ARG;
-    free(list);
-    return st;
+    return urls->tls     ? "a tls:// url"
+           : c->ca       ? "ca"
+           : c->cert     ? "cert"
+           : c->key      ? "key"
+           : c->tls_name ? "tls_name"
+           : c->tls      ? "tls"
+                         : NULL;
+}
+
+static natsStatus set_servers(natsOptions *o, const struct ob_urls *urls)
+{
+    const char *servers[OB_URLS_MAX];
+    for (size_t i = 0; i < urls->n; i++)
+        servers[i] = urls->list[i].text;
+    return natsOptions_SetServers(o, servers, (int)urls->n);
 }
 
 static natsStatus set_auth(natsOptions *o, const struct ob_sink_nats_conf *c)
@@ -69,11 +72,8 @@ static natsStatus set_auth(natsOptions *o, const struct ob_sink_nats_conf *c)
 
 static natsStatus set_tls(natsOptions *o, const struct ob_sink_nats_conf *c, const char **what)
 {
-    natsStatus st = NATS_OK;
-    if (!c->tls && !c->ca && !c->cert && strncmp(c->url, "tls://", 6) != 0)
-        return st;
     *what = "tls";
-    st = natsOptions_SetSecure(o, true);
+    natsStatus st = natsOptions_SetSecure(o, true);
     if (st == NATS_OK && c->ca) {
         *what = "ca";
         st = natsOptions_LoadCATrustedCertificates(o, c->ca);
@@ -89,24 +89,38 @@ static natsStatus set_tls(natsOptions *o, const struct ob_sink_nats_conf *c, con
     return st;
 }
 
+/* Servers, login and TLS. */
+static natsStatus set_wire(natsOptions *o, const struct ob_sink_nats_conf *c,
+                           const struct ob_urls *urls, const char **what)
+{
+    natsStatus st = set_servers(o, urls);
+    if (st == NATS_OK) {
+        *what = "user, token, credentials or nkey";
+        st = set_auth(o, c);
+    }
+    if (st == NATS_OK && ob_nats_tls(c, urls))
+        st = set_tls(o, c, what);
+    return st;
+}
+
 enum ob_status ob_nats_options(const struct ob_sink_nats_conf *c, natsOptions **out,
                                struct ob_err *err)
 {
     natsOptions *o = NULL;
+    struct ob_urls urls;
     const char *what = "url";
     if (!c->nkey != !c->nkey_seed)
         return ob_err_set(err, OB_FATAL, "nkey and nkey_seed belong together");
     if (!c->cert != !c->key)
         return ob_err_set(err, OB_FATAL, "cert and key belong together");
+    if (ob_nats_urls(c, &urls, err) != OB_OK) {
+        ob_urls_clear(&urls);
+        return OB_FATAL;
+    }
     natsStatus st = natsOptions_Create(&o);
     if (st == NATS_OK)
-        st = set_servers(o, c->url);
-    if (st == NATS_OK) {
-        what = "user, token, credentials or nkey";
-        st = set_auth(o, c);
-    }
-    if (st == NATS_OK)
-        st = set_tls(o, c, &what);
+        st = set_wire(o, c, &urls, &what);
+    ob_urls_clear(&urls);
     if (st == NATS_OK && c->name)
         st = natsOptions_SetName(o, c->name);
     if (st == NATS_OK)

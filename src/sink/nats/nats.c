@@ -20,8 +20,8 @@ static const struct ob_opt nats_opts[] = {
      .name = "url",
      .def = "nats://127.0.0.1:4222",
      .offset = AT(url),
-     .help = "One or more servers, with commas between: nats://user:password@host:port; tls:// "
-             "asks for TLS. Tried in turn.",
+     .help = "One or more servers, separated by commas: nats://user:password@host:port, or tls:// "
+             "for TLS, the same for all. Tried in turn.",
      .flags = OB_OPT_SECRET},
     {.type = OB_OPT_STR,
      .name = "name",
@@ -55,7 +55,7 @@ static const struct ob_opt nats_opts[] = {
      .name = "tls",
      .def = "false",
      .offset = AT(tls),
-     .help = "TLS; also on with a tls:// url, a ca or a cert."},
+     .help = "Use TLS. Also on with a tls:// url, ca, cert, key or tls_name."},
     {.type = OB_OPT_STR,
      .name = "ca",
      .offset = AT(ca),
@@ -157,12 +157,38 @@ static const struct ob_opt nats_opts[] = {
     {0},
 };
 
-static enum ob_status validate(const void *conf, const struct ob_opt_pos *pos, struct ob_err *err)
+static enum ob_status validate_wire(const struct ob_sink_nats_conf *c, const struct ob_node *map,
+                                    struct ob_err *err)
+{
+    struct ob_urls urls;
+    struct ob_err why;
+    enum ob_status st = ob_nats_urls(c, &urls, &why);
+    if (st != OB_OK)
+        st = ob_node_err(ob_wire_pos(map, "url"), err, "url: %s", why.text);
+    else
+        st = ob_wire_agree(map, ob_nats_tls(c, &urls), err);
+    ob_urls_clear(&urls);
+    return st;
+}
+
+static void nats_wire(const void *conf, struct ob_wire *out)
+{
+    const struct ob_sink_nats_conf *c = conf;
+    struct ob_urls urls;
+    struct ob_err ignored;
+    if (ob_nats_urls(c, &urls, &ignored) == OB_OK)
+        ob_wire_set(out, &urls, ob_nats_tls(c, &urls) != NULL,
+                    urls.userinfo || c->user || c->password || c->token || c->credentials ||
+                        c->nkey);
+    ob_urls_clear(&urls);
+}
+
+static enum ob_status validate(const void *conf, const struct ob_node *map, struct ob_err *err)
 {
     const struct ob_sink_nats_conf *c = conf;
     const struct ob_opt_map *prefixes = &c->stream_prefixes;
     size_t streams = 0;
-    if (ob_nats_subject_validate(c, pos, err) != OB_OK)
+    if (validate_wire(c, map, err) != OB_OK || ob_nats_subject_validate(c, map, err) != OB_OK)
         return OB_FATAL;
     for (size_t i = 0; c->single_writer && i < prefixes->n; i++) {
         bool known = false;
@@ -359,6 +385,7 @@ const struct ob_sink_driver ob_sink_nats = {
     .opts = nats_opts,
     .conf_size = sizeof(struct ob_sink_nats_conf),
     .validate = validate,
+    .wire = nats_wire,
     .max_shards = max_shards,
     .open = nats_open,
     .check = ob_nats_check,

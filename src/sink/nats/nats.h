@@ -113,6 +113,11 @@ struct ob_sink {
     int64_t declare_every; /* longer while some stream does not answer */
 };
 
+/* conn.c: the servers of `url`. As ob_urls_parse(). */
+enum ob_status ob_nats_urls(const struct ob_sink_nats_conf *c, struct ob_urls *out,
+                            struct ob_err *err) OB_MUST_CHECK;
+/* The option that asks for TLS; NULL: none. */
+const char *ob_nats_tls(const struct ob_sink_nats_conf *c, const struct ob_urls *urls);
 enum ob_status ob_nats_options(const struct ob_sink_nats_conf *c, natsOptions **out,
                                struct ob_err *err);
 /* Why there is no connection. Of a url that cannot be read the library tells a part, which may be
@@ -135,7 +140,7 @@ bool ob_nats_subject_reserved(const struct ob_sink_nats_conf *c, struct ob_str s
 bool ob_nats_subject_allowed(const struct ob_sink_nats_conf *c, struct ob_str subject);
 /* Checks inbox_prefix and allow_subjects when the config file is read. */
 enum ob_status ob_nats_subject_validate(const struct ob_sink_nats_conf *c,
-                                        const struct ob_opt_pos *pos, struct ob_err *err);
+                                        const struct ob_node *map, struct ob_err *err);
 /* The stream that is to take it, or nothing; of a letter: its event. */
 struct ob_str ob_nats_stream_of(const struct ob_sink_nats_conf *c, const struct ob_msg *m);
 

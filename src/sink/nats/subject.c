@@ -101,11 +101,11 @@ static enum ob_status check_pattern(const struct ob_opt_list *list, size_t i, st
 }
 
 enum ob_status ob_nats_subject_validate(const struct ob_sink_nats_conf *c,
-                                        const struct ob_opt_pos *pos, struct ob_err *err)
+                                        const struct ob_node *map, struct ob_err *err)
 {
     struct ob_str prefix = ob_str_c(c->inbox_prefix);
     if (prefix.n > NATS_INBOX_PREFIX || !ob_nats_subject_fits(prefix) || prefix.p[0] == '$')
-        return ob_node_err(pos, err,
+        return ob_node_err(ob_wire_pos(map, "inbox_prefix"), err,
                            "inbox_prefix: '%s' is not usable: tokens between single dots, no "
                            "wildcards, no spaces, no leading $, at most %d characters",
                            c->inbox_prefix, NATS_INBOX_PREFIX);

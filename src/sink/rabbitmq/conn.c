@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conn - a connection to one of the hosts, and the channel with confirms on it. */
-#include "config/address.h"
 #include "config/node.h"
 #include "sink/rabbitmq/rabbit.h"
 
@@ -49,27 +48,26 @@ void ob_rabbit_reply(const amqp_rpc_reply_t *r, char *out, size_t n)
     }
 }
 
-/* The host-th of the urls; the copy that info points into is the caller's to free. */
-static enum ob_status pick(const struct ob_sink_rabbit_conf *c, unsigned host, unsigned *n,
-                           char **copy, struct amqp_connection_info *info, struct ob_err *err)
+static enum ob_status parse_urls(const struct ob_sink_rabbit_conf *c, struct ob_urls *out,
+                                 struct ob_err *err)
 {
-    char *urls[RABBIT_HOSTS];
-    unsigned count = 0;
-    *copy = strdup(c->url);
-    if (!*copy)
-        return ob_err_set(err, OB_DOWN, "no memory");
-    for (char *save = NULL, *p = strtok_r(*copy, ", ", &save); p && count < RABBIT_HOSTS;
-         p = strtok_r(NULL, ", ", &save))
-        urls[count++] = p;
-    *n = count;
-    if (ob_address_is_ambiguous(c->url))
-        return ob_err_set(err, OB_FATAL,
-                          "url: the user or password has an '@' or '/' that is not escaped; write "
-                          "%%40 or %%2F");
-    if (count == 0)
-        return ob_err_set(err, OB_FATAL, "url: at least one amqp://host is needed");
+    static const struct ob_url_scheme schemes[] = {{"amqp", false}, {"amqps", true}, {NULL, false}};
+    return ob_urls_parse(out, c->url, schemes, false, err);
+}
+
+/* The host-th of the urls; info points into urls. */
+static enum ob_status pick(const struct ob_sink_rabbit_conf *c, unsigned host, unsigned *n,
+                           struct ob_urls *urls, struct amqp_connection_info *info,
+                           struct ob_err *err)
+{
+    enum ob_status st = parse_urls(c, urls, err);
+    *n = (unsigned)urls->n;
+    if (st != OB_OK) {
+        ob_err_prefix(err, "url");
+        return st;
+    }
     amqp_default_connection_info(info);
-    if (amqp_parse_url(urls[host % count], info) != AMQP_STATUS_OK)
+    if (amqp_parse_url((char *)urls->list[host % urls->n].text, info) != AMQP_STATUS_OK)
         return ob_err_set(err, OB_FATAL,
                           "url: not of the form amqp://user:password@host:port/vhost");
     if (!*info->vhost)
@@ -77,22 +75,49 @@ static enum ob_status pick(const struct ob_sink_rabbit_conf *c, unsigned host, u
     return OB_OK;
 }
 
-enum ob_status ob_rabbit_validate(const void *conf, const struct ob_opt_pos *pos,
-                                  struct ob_err *err)
+/* TLS is a matter of the url alone, since it also decides the port. */
+static enum ob_status validate_tls(const struct ob_sink_rabbit_conf *c, const struct ob_node *map,
+                                   struct ob_err *err)
+{
+    struct ob_urls urls;
+    const char *name = c->ca ? "ca" : c->cert ? "cert" : "key";
+    enum ob_status st = parse_urls(c, &urls, err);
+    bool plain = st == OB_OK && !urls.tls && (c->ca || c->cert || c->key);
+    ob_urls_clear(&urls);
+    if (!c->cert != !c->key)
+        return ob_node_err(ob_wire_pos(map, name), err, "cert and key belong together");
+    if (plain)
+        return ob_node_err(ob_wire_pos(map, name), err,
+                           "%s is set, but the url has no TLS: write amqps://, or remove %s", name,
+                           name);
+    return st;
+}
+
+void ob_rabbit_wire(const void *conf, struct ob_wire *out)
+{
+    const struct ob_sink_rabbit_conf *c = conf;
+    struct ob_urls urls;
+    struct ob_err ignored;
+    if (parse_urls(c, &urls, &ignored) == OB_OK)
+        ob_wire_set(out, &urls, urls.tls, urls.userinfo || c->user || c->password);
+    ob_urls_clear(&urls);
+}
+
+enum ob_status ob_rabbit_validate(const void *conf, const struct ob_node *map, struct ob_err *err)
 {
     const struct ob_sink_rabbit_conf *c = conf;
     struct amqp_connection_info info;
+    struct ob_urls urls;
     struct ob_err why;
     unsigned n = 1;
     for (unsigned i = 0; i < n; i++) {
-        char *copy = NULL;
-        enum ob_status st = pick(c, i, &n, &copy, &info, &why);
-        free(copy);
+        enum ob_status st = pick(c, i, &n, &urls, &info, &why);
+        ob_urls_clear(&urls);
         if (st != OB_OK)
-            return ob_node_err(pos, err, "%s", why.text);
+            return ob_node_err(ob_wire_pos(map, "url"), err, "%s", why.text);
     }
-    if (!c->cert != !c->key)
-        return ob_node_err(pos, err, "cert and key belong together");
+    if (validate_tls(c, map, err) != OB_OK)
+        return OB_FATAL;
     return ob_rabbit_queues_valid(c, err);
 }
 
@@ -165,16 +190,16 @@ enum ob_status ob_rabbit_dial(const struct ob_sink_rabbit_conf *c, unsigned host
                               amqp_connection_state_t *out, struct ob_err *err)
 {
     struct amqp_connection_info info;
-    char *copy = NULL;
+    struct ob_urls urls;
     amqp_connection_state_t conn = NULL;
-    enum ob_status st = pick(c, host, n, &copy, &info, err);
+    enum ob_status st = pick(c, host, n, &urls, &info, err);
     if (st == OB_OK) {
         conn = amqp_new_connection();
         st = conn ? open_socket(c, conn, &info, err) : ob_err_set(err, OB_DOWN, "no memory");
     }
     if (st == OB_OK)
         st = login(c, conn, &info, err);
-    free(copy);
+    ob_urls_clear(&urls);
     if (st != OB_OK) {
         if (conn)
             amqp_destroy_connection(conn);

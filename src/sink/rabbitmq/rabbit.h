@@ -14,7 +14,6 @@ enum { OB_RABBIT_REJECT, OB_RABBIT_RETRY, OB_RABBIT_DELIVER };
 
 #define RABBIT_CHANNEL 1 /* publishes */
 #define RABBIT_ASIDE 2   /* declares and asks; its failures disturb nobody */
-#define RABBIT_HOSTS 16
 #define RABBIT_HEADERS 256
 #define RABBIT_REFUSED 64
 #define RABBIT_SEEN 1024
@@ -116,8 +115,8 @@ amqp_bytes_t ob_rabbit_bytes(struct ob_str s);
 /* The text of an error reply: of the server, or of the library. */
 void ob_rabbit_reply(const amqp_rpc_reply_t *r, char *out, size_t n);
 
-enum ob_status ob_rabbit_validate(const void *conf, const struct ob_opt_pos *pos,
-                                  struct ob_err *err);
+void ob_rabbit_wire(const void *conf, struct ob_wire *out);
+enum ob_status ob_rabbit_validate(const void *conf, const struct ob_node *map, struct ob_err *err);
 /* One host of the list; *n: how many there are. Connected and logged in, without channels. */
 enum ob_status ob_rabbit_dial(const struct ob_sink_rabbit_conf *c, unsigned host, unsigned *n,
                               amqp_connection_state_t *out, struct ob_err *err);

@@ -17,8 +17,8 @@ static const struct ob_opt rabbit_opts[] = {
      .name = "url",
      .def = "amqp://guest:guest@127.0.0.1:5672/",
      .offset = AT(url),
-     .help = "One or more hosts, with commas between: amqp://user:password@host:port/vhost; "
-             "amqps:// for TLS. Tried in turn.",
+     .help = "One or more hosts, separated by commas: amqp://user:password@host:port/vhost, or "
+             "amqps:// for TLS, the same for all. Tried in turn.",
      .flags = OB_OPT_SECRET},
     {.type = OB_OPT_STR, .name = "user", .offset = AT(user), .help = "User, if not in the url."},
     {.type = OB_OPT_STR,
@@ -241,6 +241,7 @@ const struct ob_sink_driver ob_sink_rabbitmq = {
     .opts = rabbit_opts,
     .conf_size = sizeof(struct ob_sink_rabbit_conf),
     .validate = ob_rabbit_validate,
+    .wire = ob_rabbit_wire,
     .open = rabbit_open,
     .check = ob_rabbit_check,
     .wait_fd = rabbit_wait_fd,

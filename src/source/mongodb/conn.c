@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conn - clients of libmongoc with deadlines, and what its errors mean for us. */
+#include "config/wire.h"
 #include "source/mongodb/mongo.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
 #include <xxhash.h>
 
 #define SELECT_MS 2000 /* how long a call waits for a primary */
@@ -92,12 +92,6 @@ enum ob_status ob_mongo_server(mongoc_client_t *client, const char *database, st
 
 /* ---- TLS ---- */
 
-static bool is_loopback(const char *host)
-{
-    return strcasecmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
-           strcmp(host, "::1") == 0 || strchr(host, '/') != NULL; /* a socket in the file system */
-}
-
 /* Has the string a user, or a certificate that stands for one? */
 static bool has_credentials(const mongoc_uri_t *uri)
 {
@@ -121,7 +115,7 @@ static const char *weak_tls(const mongoc_uri_t *uri, const char **fix)
     }
     *fix = "tls=true and tlsCAFile=FILE in the uri";
     for (const mongoc_host_list_t *h = mongoc_uri_get_hosts(uri); h; h = h->next)
-        if (!is_loopback(h->host) && has_credentials(uri))
+        if (!ob_host_is_local(h->host) && has_credentials(uri))
             return "the uri has credentials and no TLS, and a host that is not this machine: the "
                    "connection is plain text";
     return NULL;

@@ -6,6 +6,7 @@
  * tried. A host that does not even answer fails by tcp_user_timeout, and libpq goes on by itself.
  * (tests/e2e/test_postgres_connect.py) */
 #include "config/address.h"
+#include "config/wire.h"
 #include "core/buf.h"
 #include "source/postgres/conn.h"
 
@@ -97,12 +98,6 @@ static bool part(const char *list, size_t i, char *out, size_t size)
     return true;
 }
 
-static bool local(const char *host)
-{
-    return host[0] == '\0' || host[0] == '/' || host[0] == '@' || strcmp(host, "localhost") == 0 ||
-           strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
-}
-
 /* Every host of the string is this machine. */
 static bool all_local(const PQconninfoOption *info)
 {
@@ -111,7 +106,7 @@ static bool all_local(const PQconninfoOption *info)
     if (!*list)
         list = value_of(info, "host");
     for (size_t i = 0; i < MAX_HOSTS && part(list, i, host, sizeof(host)); i++)
-        if (!local(host))
+        if (!ob_host_is_local(host))
             return false;
     return true;
 }

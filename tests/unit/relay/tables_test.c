@@ -80,7 +80,7 @@ static void test_own_tables(void **state)
     check_table("pipeline", ob_pipeline_route_opts, sizeof(struct ob_route_conf));
     check_table("retry", ob_retry_opts, sizeof(struct ob_pipeline_conf));
     check_table("source", ob_source_type_opts, sizeof(struct ob_end_type));
-    check_table("sink", ob_sink_type_opts, sizeof(struct ob_end_type));
+    check_table("sink", ob_sink_type_opts, sizeof(struct ob_pipeline_conf));
 }
 
 static void check_no_type(const struct ob_opt *table)
