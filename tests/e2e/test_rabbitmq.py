@@ -585,7 +585,7 @@ def test_what_cannot_work_is_said_when_the_config_is_read(outbox):
             assert re.search(rf"outbox\.yaml:6:\d+: .*{re.escape(wrong)}", err), err
     outbox.write("outbox.yaml", CONFIG.format(url="http://guest:hidden@127.0.0.1:1/", sink="window: 10", routes="[{topic: x}]", more=""))
     err = outbox.run("check", check=78).err
-    assert re.search(r"outbox\.yaml:6:\d+: .*url: not of the form amqp://", err) and "hidden" not in err, err
+    assert re.search(r"outbox\.yaml:6:\d+: .*url: entry 1 must begin with amqp://", err) and "hidden" not in err, err
 
 
 def test_wrong_password_is_down_and_said(outbox, rabbit):
