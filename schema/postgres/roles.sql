@@ -30,8 +30,10 @@ BEGIN
     FOR f IN SELECT p.oid::regprocedure AS name, g.to_whom FROM pg_proc AS p,
                  (VALUES (writer, ARRAY['emit', 'emit_many', 'emit_batch', 'has_event', 'set_context', 'pressure', 'pending', 'admit', 'gen_id']),
                          (relay, ARRAY['rekey', 'settled', 'unpack', 'maintain', 'adopt', 'reshard', 'move_slots', 'pending', 'publish',
-                             'is_relay', 'shard_holder', 'writer_open']),
-                         (operator, ARRAY['rekey', 'settled', 'unpack', 'pending', 'pressure', 'writer_open'])) AS g(to_whom, names)
+                             'is_relay', 'shard_holder', 'writer_open', 'month_bounds', 'month_table', 'months_missing',
+                             'month_default_used', 'months_ahead']),
+                         (operator, ARRAY['rekey', 'settled', 'unpack', 'pending', 'pressure', 'writer_open', 'month_bounds',
+                             'month_table', 'months_missing', 'month_default_used'])) AS g(to_whom, names)
              WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname = ANY (g.names) AND g.to_whom IS NOT NULL LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f.name, f.to_whom);
     END LOOP;

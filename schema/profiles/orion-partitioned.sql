@@ -1,5 +1,6 @@
--- orion, partitioned by month. A partition must be there before its month begins: the function makes those of this month and
--- the next three, and may be called as often as one likes. A DEFAULT partition keeps a forgotten call from failing a writer.
+-- orion, partitioned by month. A partition must exist before its month begins: a relay whose role is a member of the table's owner
+-- creates them ahead; otherwise call the function, which creates those of this month and the next three, at least once a month.
+-- The DEFAULT partition keeps a missing one from failing a writer.
 CREATE TABLE outbox (
     id uuid NOT NULL DEFAULT gen_random_uuid(),
     tenant_id uuid NOT NULL,

@@ -26,9 +26,9 @@
     "'UPDATE'), ('parked_key', 'DELETE'), ('dead', 'SELECT'), ('dead', 'INSERT'), ('dead', "       \
     "'UPDATE'))"
 #define FUNCTIONS                                                                                  \
-    "'{rekey,settled,unpack,maintain,adopt,reshard,move_slots,pending,publish,is_relay,shard_"     \
-    "holder,writer_"                                                                               \
-    "open}'"
+    "'{rekey,settled,unpack,maintain,adopt,reshard,move_slots,pending,publish,is_relay,"           \
+    "shard_holder,writer_open,month_bounds,month_table,months_missing,month_default_used,"         \
+    "months_ahead}'"
 
 /* Tables that a pipeline needs, without a lock on them: c is one of ours, or another one that is
  * read, or a partition of that. */
@@ -192,6 +192,32 @@ const struct pg_check ob_pg_checks[] = {
     {"select false, format('%s is unlogged: a crash of the server empties it', c.oid::regclass), "
      "format('ALTER TABLE %s SET LOGGED;', c.oid::regclass) from pg_class c where " READ
      " and c.relkind in ('r', 'p') and c.relpersistence = 'u'",
+     PG_CHECK_TABLES},
+    /* partitions of a table of another system, by month */
+    {"select not p.missing, case when p.missing then format('%s has no partition for the months "
+     "from %s on: %s%s', p.tab, to_char(p.lo, 'YYYY-MM-DD'), case when p.fallback is null then "
+     "'inserts would fail' else format('its rows go to %s', p.fallback::regclass) end, case when "
+     "p.may then '' else format('; user %s may not create it', current_user) end) else "
+     "format('%s has partitions for this month and the next', p.tab) end, "
+     "format('CREATE TABLE %s.%I PARTITION OF %s FOR VALUES FROM (%L) TO (%L);%s', p.space, "
+     "p.name, p.tab, p.lo, p.hi, case when p.may then ' -- the relay does so when it runs' else "
+     "format(' -- as role %1$I; or let the relay do it: GRANT %1$I TO %2$I;', p.owner, "
+     "current_user) end) from (select c.oid::regclass as tab, n.nspname::regnamespace as space, "
+     "pg_get_userbyid(c.relowner) as owner, t.fallback, m.lo is not null as missing, m.lo, m.hi, "
+     "coalesce(m.name, '') as name, pg_has_role(c.relowner, 'USAGE') and "
+     "has_schema_privilege(n.oid, 'CREATE') as may "
+     "from pg_class c join pg_namespace n on n.oid = c.relnamespace cross join lateral "
+     "outbox.month_table(c.oid) t left join lateral (select * from outbox.months_missing(c.oid, 1) "
+     "limit 1) m on true where n.nspname = $1 and c.relname = $2 and t.zone is not null) p",
+     PG_CHECK_TABLES},
+    {"select false, format('the default partition %s has rows: months that it has rows of get no "
+     "partition of their own', t.fallback::regclass), format('BEGIN; ALTER TABLE %1$s DETACH "
+     "PARTITION %2$s; SELECT outbox.months_ahead(%3$L::regclass); INSERT INTO %1$s SELECT * FROM "
+     "%2$s; TRUNCATE %2$s; ALTER TABLE %1$s ATTACH PARTITION %2$s DEFAULT; COMMIT; -- writers wait "
+     "meanwhile; rows of other months need a partition of their own first', c.oid::regclass, "
+     "t.fallback::regclass, c.oid::regclass) from pg_class c join pg_namespace n on n.oid = "
+     "c.relnamespace cross join lateral outbox.month_table(c.oid) t where n.nspname = $1 and "
+     "c.relname = $2 and t.zone is not null and outbox.month_default_used(c.oid)",
      PG_CHECK_TABLES},
     /* partitions */
     {"select max(p.hi) > s.last_value, case when max(p.hi) > s.last_value then 'there are "

@@ -354,7 +354,7 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
     s->owned = true;
     s->seen = false;
     s->share_at = 0;
-    s->maintain_at = 0;
+    s->maintain_at = s->months_at = 0;
     return OB_OK;
 }
 
@@ -430,6 +430,7 @@ enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool 
     if (st == OB_OK) {
         ob_pg_holder_relock(s);
         maintain(s);
+        ob_pg_months(s);
     }
     if (st == OB_OK && ob_pg_share_over(s))
         st = ob_err_set(err, OB_AGAIN, "another process takes its share of the shards");

@@ -112,8 +112,8 @@ struct ob_source {
         slots_before;     /* mode wal: this owner has just changed the number of shards from this */
     uint64_t fence;       /* xid of our last committed write: above every snapshot read before it */
     uint64_t fence_first; /* the first of them since the reader set it to 0 */
-    int64_t maintain_at;  /* mono ms */
-    bool own_attempts;    /* the reader's table counts attempts: its number is the truth */
+    int64_t maintain_at, months_at; /* mono ms */
+    bool own_attempts;       /* the reader's table counts attempts: its number is the truth */
     struct ob_buf array[17]; /* parameters of one statement */
 };
 
@@ -163,6 +163,8 @@ enum ob_status ob_pg_native_fetch(struct ob_source *s, const struct ob_str *refs
 
 /* own.c */
 enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err);
+/* Partitions by month in a mapped table, ahead of the writers; when it is time. */
+void ob_pg_months(struct ob_source *s);
 enum ob_status ob_pg_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused,
                           struct ob_err *err);
 void ob_pg_disown(struct ob_source *s);
