@@ -2,7 +2,8 @@
 --     never      no slot was ever created for this shard
 --     creating   a slot is about to be created; nothing was read through it yet
 --     created    `slot` is the slot, lsn and rows_done are the position in it (NULL: the table is read, or the position is lost)
---     moving     the number of shards was changed: the slots of this generation are to be copied from those in outbox.past
+--     moving     the number of shards or the name of the slot was changed: the new slot is to be copied from one in outbox.past,
+--                or from `slot`
 ALTER TABLE outbox.cursor
     ADD COLUMN slot text,
     ADD COLUMN slot_state text NOT NULL DEFAULT 'never' CHECK (slot_state IN ('never', 'creating', 'created', 'moving')),
@@ -79,58 +80,64 @@ BEGIN
 END
 $$;
 
--- After a change of the number of shards, where only the stream has the events: every new shard gets a slot that holds everything from
--- the lowest position, and only then the old slots are dropped. All in one statement, so that a caller who hangs changes nothing, and
+-- After a change of the number of shards or of their slots' names, where only the stream has the events: every shard gets a slot that
+-- holds everything from the lowest position, and only then the old slots are dropped. All in one statement, so that a caller who hangs changes nothing, and
 -- under a lock that needs a right on the table. `names`: of the new slots, shard 0 first. held: a slot that is in use and has to be
 -- released first; lost: no slot holds the WAL from that position any more. Neither: done.
 -- A slot cannot be copied in a transaction that has written: nothing is written before.
 CREATE FUNCTION outbox.move_slots(p text, names text[], OUT held text, OUT lost boolean)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    moving integer[];
     low pg_lsn;
+    old name[];
     source name;
-    name text;
+    i integer;
     slot record;
 BEGIN
     lost := false;
     LOCK TABLE outbox.past IN SHARE ROW EXCLUSIVE MODE;
-    SELECT min(c.lsn) INTO low FROM outbox.cursor AS c WHERE c.pipeline = p AND c.slot_state = 'moving';
+    SELECT array_agg(c.shard), min(c.lsn), array_agg(c.slot) INTO moving, low, old FROM outbox.cursor AS c
+        WHERE c.pipeline = p AND c.slot_state = 'moving';
     IF low IS NULL THEN
         RETURN; -- another shard was faster
     END IF;
+    old := old || ARRAY(SELECT g.slot::name FROM outbox.past AS g WHERE g.pipeline = p);
+    old := array_remove(old, NULL);
     SELECT r.slot_name INTO source FROM pg_replication_slots AS r
-        WHERE r.slot_name IN (SELECT g.slot FROM outbox.past AS g WHERE g.pipeline = p) AND r.database = current_database()
-            AND r.plugin = 'pgoutput' AND r.restart_lsn IS NOT NULL AND r.wal_status <> 'lost' AND r.confirmed_flush_lsn <= low
+        WHERE r.slot_name = ANY (old) AND r.database = current_database() AND r.plugin = 'pgoutput' AND r.restart_lsn IS NOT NULL
+            AND r.wal_status <> 'lost' AND r.confirmed_flush_lsn <= low
         ORDER BY r.confirmed_flush_lsn DESC LIMIT 1;
-    FOREACH name IN ARRAY names LOOP
-        SELECT r.active_pid, r.database = current_database() AND r.plugin = 'pgoutput' AS ours,
-            r.restart_lsn IS NOT NULL AND r.wal_status <> 'lost' AND r.confirmed_flush_lsn <= low AS fits
-            INTO slot FROM pg_replication_slots AS r WHERE r.slot_name = name;
-        IF FOUND AND slot.ours IS NOT TRUE THEN
-            RAISE EXCEPTION 'outbox: slot % is not a slot of this pipeline: configure another name with `slot`', name;
-        ELSIF FOUND AND slot.fits THEN
+    FOREACH i IN ARRAY moving LOOP
+        SELECT r.slot_name, r.active_pid, r.restart_lsn IS NOT NULL AND r.wal_status <> 'lost' AND r.confirmed_flush_lsn <= low
+                AND r.database = current_database() AND r.plugin = 'pgoutput' AS fits
+            INTO slot FROM pg_replication_slots AS r WHERE r.slot_name = names[i + 1];
+        IF FOUND AND slot.fits THEN
             CONTINUE;
+        ELSIF FOUND AND slot.slot_name <> ALL (old) THEN
+            RAISE EXCEPTION 'outbox: slot % exists and is not recorded as a slot of this pipeline: drop it, or configure another name '
+                'with `slot`', names[i + 1];
         ELSIF source IS NULL THEN
             lost := true;
             RETURN;
         ELSIF FOUND AND slot.active_pid IS NOT NULL THEN
-            held := name;
+            held := slot.slot_name;
             RETURN;
         ELSIF FOUND THEN
-            PERFORM pg_drop_replication_slot(name); -- `source` holds all that it holds, and more
+            PERFORM pg_drop_replication_slot(slot.slot_name); -- `source` holds all that it holds, and more
         END IF;
-        PERFORM pg_copy_logical_replication_slot(source, name);
+        PERFORM pg_copy_logical_replication_slot(source, names[i + 1]);
     END LOOP;
-    FOR slot IN SELECT r.slot_name, r.active_pid FROM pg_replication_slots AS r
-            WHERE r.slot_name IN (SELECT g.slot FROM outbox.past AS g WHERE g.pipeline = p) AND r.slot_name <> ALL (names)
-                AND r.database = current_database() AND r.plugin = 'pgoutput' LOOP
+    FOR slot IN SELECT r.slot_name, r.active_pid FROM pg_replication_slots AS r WHERE r.slot_name = ANY (old)
+            AND r.slot_name <> ALL (names) AND r.database = current_database() AND r.plugin = 'pgoutput' LOOP
         IF slot.active_pid IS NOT NULL THEN
             held := slot.slot_name;
             RETURN;
         END IF;
         PERFORM pg_drop_replication_slot(slot.slot_name);
     END LOOP;
-    UPDATE outbox.cursor AS c SET slot_state = 'created', slot = names[c.shard + 1] WHERE c.pipeline = p AND c.slot_state = 'moving';
+    UPDATE outbox.cursor AS c SET slot_state = 'created', slot = names[c.shard + 1]
+        WHERE c.pipeline = p AND c.slot_state = 'moving' AND c.shard = ANY (moving);
     UPDATE outbox.past AS g SET slot = NULL WHERE g.pipeline = p AND g.slot IS NOT NULL;
 END
 $$;

@@ -63,13 +63,14 @@ class Outage:
         os.rename(self.outbox.path("away"), self.outbox.path("out"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("slot", ["", ", slot: events"])
-@pytest.mark.parametrize("change", [(1, 3), (3, 1), (2, 3)])
-def test_shards_changed_where_no_table_serves(outbox, db, kind, slot, change):
+NAMED = ", slot: events"
+CHANGES = [("messages", 1, 3, ""), ("messages", 3, 1, NAMED), ("messages", 2, 3, ""), ("table", 1, 2, NAMED), ("table", 3, 1, "")]
+
+
+@pytest.mark.parametrize("kind, old, new, slot", CHANGES)
+def test_shards_changed_where_no_table_serves(outbox, db, kind, old, new, slot):
     """1,000 committed events, half of them delivered, the relay stopped, the rest written, `shards` changed."""
     k = KINDS[kind]
-    old, new = change
     wal_config(outbox, db, source=k.source + slot, more=f"    shards: {old}", apply=True)
     k.prepare(db)
     c = db.connect().cursor()
@@ -158,6 +159,42 @@ def test_what_an_old_shard_had_settled_is_not_repeated(outbox, db):
     outbox.run("run", "--once")
     outbox.run("run", "--once")
     assert db.one("select count(*) from outbox.past") == 0, "what every shard has passed is forgotten"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_slot_gets_another_name(outbox, db, shards):
+    half_delivered(outbox, db, shards=shards)
+    for name in ("events", "events2"):
+        of_shards(outbox, "messages", shards, f", slot: {name}", db=db, path=f"out/{name}.jsonl")
+        outbox.run("run", "--once")
+        assert sorted(ns(outbox)) == list(range(1, 1001))
+        assert slots(db) == ([f"{name}_0", f"{name}_1"] if shards > 1 else [name])
+
+
+def test_a_slot_of_another_program_is_neither_dropped_nor_read(outbox, db):
+    """It has the name that a new shard would use."""
+    half_delivered(outbox, db)
+    other = f"outbox_{db.name}_orders_2"
+    db.sql("select pg_create_logical_replication_slot(%s, 'pgoutput')", other)
+    at = db.one("select confirmed_flush_lsn from pg_replication_slots where slot_name = %s", other)
+    of_shards(outbox, "messages", 3, db=db, path="out/later.jsonl")
+    r = outbox.run("run", "--once", check=None)
+    assert r.returncode != 0 and f"slot {other} exists and is not recorded" in r.err
+    assert db.one("select confirmed_flush_lsn from pg_replication_slots where slot_name = %s", other) == at
+    db.sql("select pg_drop_replication_slot(%s)", other)
+    outbox.run("run", "--once")
+    assert sorted(ns(outbox)) == list(range(1, 1001))
+
+
+def test_shards_changed_as_the_role_of_the_relay(outbox, db):
+    """No superuser: a member of outbox_relay that may replicate."""
+    role = f"relay_{db.name}"
+    half_delivered(outbox, db)
+    db.sql(f"create role {role} login replication; grant outbox_relay to {role}")
+    of_shards(outbox, "messages", 3, db=db, path="out/later.jsonl", dsn=db.dsn_of(role))
+    outbox.run("run", "--once")
+    assert sorted(ns(outbox)) == list(range(1, 1001))
+    assert "may not" not in outbox.run("check", check=None).out
 
 
 def test_a_lost_slot_is_never_passed_by_a_change_of_shards(outbox, db):

@@ -354,24 +354,28 @@ enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err)
     return st == OB_OK ? apply_verdict(s, ob_slot_rule(&c), &slot, err) : st;
 }
 
-/* Under our epoch: state is 'creating', with no position, or 'created'. */
-static enum ob_status write_record(struct ob_source *s, bool creating, struct ob_err *err)
+static enum ob_status write_record(struct ob_source *s, enum wal_slot_record record,
+                                   struct ob_err *err)
 {
-    struct wal_state *w = wal_of(s);
+#define UNDER_EPOCH                                                                                \
+    " where pipeline = $1 and shard = $2::int and epoch = $3::bigint returning "                   \
+    "pg_current_xact_id()"
+    static const char *const updates[] = {
+        [SLOT_CREATING] =
+            "update outbox.cursor set slot = $4, slot_state = 'creating', lsn = null, "
+            "rows_done = 0" UNDER_EPOCH,
+        [SLOT_CREATED] = "update outbox.cursor set slot = $4, slot_state = 'created'" UNDER_EPOCH,
+        [SLOT_MOVING] = "update outbox.cursor set slot_state = 'moving'" UNDER_EPOCH,
+    };
+#undef UNDER_EPOCH
     char shard[12], epoch[24];
     PGresult *res = NULL;
     snprintf(shard, sizeof(shard), "%u", s->shard);
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch),
-                                 PG_TEXT(w->slot)};
-    enum ob_status st = ob_pg_query(
-        &s->sql,
-        creating ? "update outbox.cursor set slot = $4, slot_state = 'creating', lsn = null, "
-                   "rows_done = 0 where pipeline = $1 and shard = $2::int and epoch = $3::bigint "
-                   "returning pg_current_xact_id()"
-                 : "update outbox.cursor set slot = $4, slot_state = 'created' where pipeline = $1 "
-                   "and shard = $2::int and epoch = $3::bigint returning pg_current_xact_id()",
-        p, 4, true, &res, err);
+                                 PG_TEXT(wal_of(s)->slot)};
+    enum ob_status st =
+        ob_pg_query(&s->sql, updates[record], p, record == SLOT_MOVING ? 3 : 4, true, &res, err);
     if (st == OB_OK && PQntuples(res) == 0) {
         ob_pg_lost(s);
         st = ob_err_set(err, OB_FENCED, "another owner took over");
@@ -384,7 +388,12 @@ static enum ob_status write_record(struct ob_source *s, bool creating, struct ob
 
 enum ob_status ob_pg_wal_record_slot(struct ob_source *s, struct ob_err *err)
 {
-    return write_record(s, false, err);
+    return write_record(s, SLOT_CREATED, err);
+}
+
+enum ob_status ob_pg_wal_record_move(struct ob_source *s, struct ob_err *err)
+{
+    return write_record(s, SLOT_MOVING, err);
 }
 
 /* The record comes before the deed: a crash in between finds a slot that is used from where it is,
@@ -395,14 +404,14 @@ enum ob_status ob_pg_wal_ready_slot(struct ob_source *s, uint64_t *use, struct o
     struct wal_slot_case c;
     bool table = wal_of(s)->table_reader != NULL;
     *use = 0;
-    enum ob_status st = table ? write_record(s, true, err) : OB_OK;
+    enum ob_status st = table ? write_record(s, SLOT_CREATING, err) : OB_OK;
     if (st == OB_OK)
         st = load_case(s, &c, &slot, err);
     if (st != OB_OK)
         return st;
     enum wal_slot_verdict verdict = ob_slot_rule(&c);
     if (!table && verdict != SLOT_KEEP && verdict != SLOT_FOREIGN)
-        st = write_record(s, true, err);
+        st = write_record(s, SLOT_CREATING, err);
     if (st == OB_OK)
         st = apply_verdict(s, verdict, &slot, err);
     if (st != OB_OK || verdict != SLOT_USE)

@@ -72,7 +72,7 @@ static const char *gap(const struct ob_source *s, const struct standing *at,
     const struct wal_state *w = wal_of(s);
     if (at->record == SLOT_MOVING)
         return w->table_reader ? "the number of shards was changed"
-                               : "no slot holds the WAL from the position of the old shards";
+                               : "no slot holds the WAL from the recorded position";
     if (!at->lsn)
         return at->record == SLOT_CREATED    ? "the position in the stream was given up"
                : at->record == SLOT_CREATING ? "the slot was not read yet"
@@ -84,8 +84,7 @@ static const char *gap(const struct ob_source *s, const struct standing *at,
     if (w->table_reader && !w->rows && !at->at_rest)
         return "the table is not read up";
     if (!slot->there)
-        return at->slot[0] && strcmp(at->slot, w->slot) != 0 ? "the slot has another name now"
-                                                             : "the slot is gone";
+        return "the slot is gone";
     if (!slot->ours)
         return "the slot is of another kind";
     if (slot->lost)
@@ -142,14 +141,22 @@ static enum ob_status resume(struct ob_source *s, const struct standing *at, str
     return st == OB_OK && !w->rows ? ob_pg_wal_recorded(s, err) : st;
 }
 
-/* After a change of the number of shards the slots of the old ones are copied first. */
+/* Where only the stream has the events: after a change of the number of shards, or of the slot's
+ * name, the old slots are copied first. */
 static enum ob_status load_moved(struct ob_source *s, struct standing *at, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
     enum ob_status st = load(s, at, err);
-    if (st != OB_OK || at->record != SLOT_MOVING || w->table_reader)
+    if (st != OB_OK || w->table_reader)
         return st;
-    st = ob_pg_wal_move_slots(s, err);
+    bool renamed =
+        at->record == SLOT_CREATED && at->lsn && at->slot[0] && strcmp(at->slot, w->slot) != 0;
+    if (!renamed && at->record != SLOT_MOVING)
+        return st;
+    if (renamed)
+        st = ob_pg_wal_record_move(s, err);
+    if (st == OB_OK)
+        st = ob_pg_wal_move_slots(s, err);
     ob_pg_snap_unref(w->seen);
     w->seen = NULL;
     return st == OB_OK ? load(s, at, err) : st;

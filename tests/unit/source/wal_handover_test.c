@@ -18,7 +18,8 @@
 
 enum mutant {
     NONE,
-    REWIND_IGNORED, /* the bug that lost events at a reload: the machine is not told of a rewind */
+    REWIND_IGNORED, /* the bug that lost events at a reload: the machine does not learn of a rewind
+                     */
     REWIND_UNCHECKED,  /* the same, and the reader's position is not checked at the transition */
     ROUND_BEFORE_SLOT, /* a round that began before the slot existed counts */
     SETTLED_UNCHECKED, /* the stream begins while events of the table are in flight */
