@@ -65,5 +65,13 @@ bool ob_event_own(struct ob_event *ev, struct ob_arena *arena)
         if (!all[i]->p)
             return false;
     }
+    for (size_t i = 0; i < ev->n_cols; i++) {
+        struct ob_str *value = &ev->cols[i].value;
+        if (!value->p)
+            continue;
+        *value = ob_arena_copy(arena, *value);
+        if (!value->p)
+            return false;
+    }
     return true;
 }

@@ -71,7 +71,8 @@ struct ob_batch *ob_batch_new_raw(size_t cap, size_t ceiling);
 /* A batch is counted: one reference per event that is still needed, and the maker's own. */
 struct ob_batch *ob_batch_ref(struct ob_batch *batch);
 void ob_batch_unref(struct ob_batch *batch);
-/* Copies every slice of the event into the arena. False: no memory. */
+/* Copies every slice of the event, and the values of its further columns, into the arena. False: no
+ * memory. */
 bool ob_event_own(struct ob_event *ev, struct ob_arena *arena);
 
 /* Which shard a key belongs to. The lowest bit is left out so that SQL, which has only signed

@@ -94,8 +94,9 @@ enum ob_status ob_pg_map_numbers(struct ob_admin *a, int64_t floor, struct ob_bu
 enum ob_status ob_pg_map_show(struct ob_admin *a, const char *ids, struct pg_show *show,
                               struct ob_err *err) OB_MUST_CHECK;
 /* One event by its id, in the arena; *found: it is there. */
-enum ob_status ob_pg_map_whole(struct ob_admin *a, struct ob_str ref, struct ob_arena *arena,
-                               struct ob_event *ev, bool *found, struct ob_err *err);
+enum ob_status ob_pg_map_whole(struct ob_admin *a, const struct ob_filter *f, struct ob_str ref,
+                               struct ob_arena *arena, struct ob_event *ev, bool *found,
+                               struct ob_err *err);
 /* Dead rows (an array of ids) wait again by their columns. */
 enum ob_status ob_pg_map_release(struct ob_admin *a, const char *refs, struct ob_err *err);
 enum ob_status ob_pg_map_status(struct ob_admin *a, struct ob_source_status *out,

@@ -97,7 +97,7 @@ static enum ob_status show(struct ob_admin *a, const struct ob_filter *f, const 
     } else if (full && ob_pg_admin_mapped(a)) {
         bool found = false;
         ob_arena_reset(arena);
-        st = ob_pg_map_whole(a, d.id, arena, &ev, &found, err);
+        st = ob_pg_map_whole(a, f, d.id, arena, &ev, &found, err);
         ev.attempts = d.attempts;
         d.event = found ? &ev : NULL;
     }

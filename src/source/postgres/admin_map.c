@@ -120,19 +120,6 @@ static enum ob_status read_page(struct ob_admin *a, const struct ob_filter *f, s
     return ob_pg_query(&a->db, ob_buf_z(&a->sql), w.p, w.n, true, out, err);
 }
 
-static enum ob_status big_payload(struct ob_admin *a, struct ob_arena *arena, struct ob_event *ev,
-                                  struct ob_err *err)
-{
-    PGresult *res = NULL;
-    struct ob_str id = ob_arena_copy(arena, ev->id);
-    const struct pg_param p[] = {PG_TEXT(id.p)};
-    enum ob_status st = ob_pg_query(&a->db, a->map->sql[PG_MAP_PAYLOAD], p, 1, true, &res, err);
-    if (st == OB_OK && PQntuples(res) == 1)
-        ev->payload = ob_arena_copy(arena, ob_pg_str(res, 0, 0));
-    PQclear(res);
-    return st;
-}
-
 static enum ob_status show_row(struct ob_admin *a, const PGresult *res, int row,
                                struct ob_arena *arena, struct pg_show *show, struct ob_err *err)
 {
@@ -143,8 +130,8 @@ static enum ob_status show_row(struct ob_admin *a, const PGresult *res, int row,
     ob_arena_reset(arena);
     if (!ob_pg_map_event(a->map, res, row, arena, &ev))
         return ob_err_set(err, OB_DOWN, "no memory");
-    if (show->payload && ob_pg_map_event_big(res, row))
-        st = big_payload(a, arena, &ev, err);
+    if (ob_pg_map_event_partial(a->map, res, row, show->payload))
+        st = ob_pg_map_event_read(&a->db, a->map, show->payload, &ob_limits_shown, arena, &ev, err);
     ev.ref = ob_pg_null(res, row, AT_NUMBER(a->map))
                  ? 0
                  : (uint64_t)ob_pg_i64(res, row, AT_NUMBER(a->map));
@@ -259,8 +246,9 @@ enum ob_status ob_pg_map_show(struct ob_admin *a, const char *ids, struct pg_sho
 
 /* ---- dead events ---- */
 
-enum ob_status ob_pg_map_whole(struct ob_admin *a, struct ob_str ref, struct ob_arena *arena,
-                               struct ob_event *ev, bool *found, struct ob_err *err)
+enum ob_status ob_pg_map_whole(struct ob_admin *a, const struct ob_filter *f, struct ob_str ref,
+                               struct ob_arena *arena, struct ob_event *ev, bool *found,
+                               struct ob_err *err)
 {
     struct pg_where w = {0};
     PGresult *res = NULL;
@@ -277,8 +265,8 @@ enum ob_status ob_pg_map_whole(struct ob_admin *a, struct ob_str ref, struct ob_
     *found = st == OB_OK && PQntuples(res) > 0;
     if (*found && (!ob_pg_map_event(a->map, res, 0, arena, ev) || !ob_event_own(ev, arena)))
         st = ob_err_set(err, OB_DOWN, "no memory");
-    if (*found && st == OB_OK && ob_pg_map_event_big(res, 0))
-        st = big_payload(a, arena, ev, err);
+    if (*found && st == OB_OK && ob_pg_map_event_partial(a->map, res, 0, true))
+        st = ob_pg_map_event_read(&a->db, a->map, true, ob_filter_limits(f), arena, ev, err);
     PQclear(res);
     return st;
 }

@@ -8,6 +8,7 @@
 #define OB_SOURCE_POSTGRES_MAPPING_H
 
 #include "event/event.h"
+#include "event/limits.h"
 #include "event/mapping.h"
 #include "source/postgres/conn.h"
 
@@ -43,7 +44,7 @@ enum pg_map_sql {
     PG_MAP_FETCH,     /* the same, claimed if claims are shown: then also $2 shard, $3 epoch */
     PG_MAP_THERE,     /* $1 ids: places of those whose row is there, ready or not */
     PG_MAP_STILL,     /* $1 ids: places of those that still may be published */
-    PG_MAP_PAYLOAD,   /* $1 id: of one */
+    PG_MAP_WHOLE,     /* $1 id, $2 to $4 limits: columns of one that are within them, and sizes */
     PG_MAP_DONE,      /* $1 ids */
     PG_MAP_RETRY,     /* $1 ids, $2 reasons; "" if nothing is shown */
     PG_MAP_BACK,      /* $1 ids, $2 shard, $3 epoch: claimed no more; "" if claims are not shown */
@@ -67,7 +68,7 @@ enum pg_map_field {
     PG_F_TENANT,
     PG_F_TOPIC,
     PG_F_STREAM,
-    PG_F_PAYLOAD, /* NULL when it is large: then PG_MAP_PAYLOAD */
+    PG_F_PAYLOAD, /* NULL when it is large: then PG_MAP_WHOLE */
     PG_F_SIZE,    /* int; NULL: no payload */
     PG_F_HEADERS,
     PG_F_METADATA,
@@ -130,8 +131,28 @@ void ob_pg_map_close(struct pg_map *map);
  * in the arena. False: no memory. */
 bool ob_pg_map_event(const struct pg_map *map, const PGresult *res, int row, struct ob_arena *arena,
                      struct ob_event *ev) OB_MUST_CHECK;
-/* Has it a payload that is not in the row? */
-bool ob_pg_map_event_big(const PGresult *res, int row);
+/* The same for one row by itself, each column only if it is within its limit; what is not makes the
+ * event's fault. ev was filled by ob_pg_map_event(). Afterwards no slice points into that result.
+ * OB_AGAIN: the row is gone. OB_REJECT: no memory for it. */
+enum ob_status ob_pg_map_event_read(struct pg_session *conn, const struct pg_map *map, bool payload,
+                                    const struct ob_limits *limits, struct ob_arena *arena,
+                                    struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
+/* True: some column of the row is not in the result (see native.h), or with payload its payload. */
+bool ob_pg_map_event_partial(const struct pg_map *map, const PGresult *res, int row, bool payload);
+/* Bytes of all columns that an event within the limits has in memory. */
+size_t ob_pg_map_event_size(const struct pg_map *map, const PGresult *res, int row,
+                            const struct ob_limits *limits);
+/* May a value of this column have any size? */
+bool ob_pg_column_unbounded(const struct pg_column *column);
+/* Roles of text and JSON columns in an event, in the order of PG_MAP_WHOLE; those of `more` and the
+ * payload follow. */
+#define PG_MAP_SIZED 9
+extern const struct pg_map_sized {
+    enum ob_map_role role;
+    enum pg_map_field field;
+    enum ob_limited limited;
+    size_t offset; /* into struct ob_event */
+} ob_pg_map_sized[PG_MAP_SIZED];
 
 /* mapping_check.c, for ob_pg_map_open(). OB_FATAL: what is wrong, and how to mend it. */
 enum ob_status ob_pg_map_key(struct pg_session *conn, struct pg_map *map,

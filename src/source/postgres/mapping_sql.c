@@ -4,6 +4,8 @@
 #include "source/postgres/mapping.h"
 
 #define INLINE_MAX "8192" /* larger payloads are fetched one by one */
+#define SMALL_TEXT 1024   /* likewise rows with larger texts */
+#define SMALL_JSON 4096
 
 /* One building: parts go through buf into the arena. */
 struct build {
@@ -219,6 +221,78 @@ static void text_field(struct build *b, enum ob_map_role role)
         ob_buf_c(&b->buf, ", null::text");
 }
 
+/* A value of the lateral row if it is small, else its size: see native.h. */
+static void small(struct build *b, char kind, size_t i, int max)
+{
+    ob_buf_printf(&b->buf,
+                  ", case when octet_length(x.%c%zu) <= %d then x.%c%zu else "
+                  "rpad(octet_length(x.%c%zu)::text, %d) end",
+                  kind, i, max, kind, i, kind, i, max + 1);
+}
+
+static void small_field(struct build *b, enum ob_map_role role, int max)
+{
+    if (has(b, role) && ob_pg_column_unbounded(b->map->col[role]))
+        small(b, 'r', (size_t)role, max);
+    else
+        text_field(b, role);
+}
+
+/* The lateral row: the payload, and every column whose value may have any size, computed once. */
+static const char *build_lateral(struct build *b, const char *payload)
+{
+    const struct pg_map *m = b->map;
+    ob_buf_printf(&b->buf, "%s as p", payload);
+    for (size_t i = 0; i < PG_MAP_SIZED; i++) {
+        enum ob_map_role role = ob_pg_map_sized[i].role;
+        if (has(b, role) && ob_pg_column_unbounded(m->col[role]))
+            ob_buf_printf(&b->buf, ", t.%s::text as r%zu", name_of(b, role), (size_t)role);
+    }
+    for (size_t i = 0; i < m->n_more; i++)
+        if (ob_pg_column_unbounded(m->more[i]))
+            ob_buf_printf(&b->buf, ", t.%s::text as m%zu", m->more[i]->ident, i);
+    return keep(b);
+}
+
+static void sized(struct build *b, char kind, size_t i, int param, bool text)
+{
+    ob_buf_printf(&b->buf,
+                  "octet_length(x.%c%zu), case when octet_length(x.%c%zu) <= $%d::bigint then "
+                  "x.%c%zu",
+                  kind, i, kind, i, param, kind, i);
+    if (text)
+        ob_buf_printf(&b->buf, " else left(x.%c%zu, %d)", kind, i, OB_LIMIT_KEEP);
+    ob_buf_c(&b->buf, " end, ");
+}
+
+/* One row by itself: sizes, and the values that are within the limits. */
+static void build_whole(struct build *b, const char *lateral)
+{
+    const struct pg_map *m = b->map;
+    const struct pg_column *id = m->col[OB_MAP_ID];
+    ob_buf_c(&b->buf, "select ");
+    for (size_t i = 0; i < PG_MAP_SIZED; i++) {
+        enum ob_map_role role = ob_pg_map_sized[i].role;
+        bool text = ob_pg_map_sized[i].limited < OB_LIMITED_HEADERS;
+        if (has(b, role) && ob_pg_column_unbounded(m->col[role]))
+            sized(b, 'r', (size_t)role, text ? 2 : 3, text);
+        else
+            ob_buf_c(&b->buf, "null::int, null::text, ");
+    }
+    for (size_t i = 0; i < m->n_more; i++) {
+        if (ob_pg_column_unbounded(m->more[i]))
+            sized(b, 'm', i, 3, false);
+        else
+            ob_buf_c(&b->buf, "null::int, null::text, ");
+    }
+    ob_buf_printf(&b->buf,
+                  "octet_length(x.p), case when octet_length(x.p) <= $4::bigint then x.p end from "
+                  "%s t cross join lateral (select %s offset 0) x where t.%s = $1::text::%s and "
+                  "$2::bigint > 0 and $3::bigint > 0",
+                  m->table, lateral, id->ident, id->type);
+    b->map->sql[PG_MAP_WHOLE] = keep(b);
+}
+
 static void int_field(struct build *b, enum ob_map_role role)
 {
     if (has(b, role) && b->map->col[role]->kind == PG_KIND_INT)
@@ -246,11 +320,11 @@ static void fields(struct build *b)
     text_field(b, OB_MAP_ID);
     int_field(b, OB_MAP_ORDER);
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-        text_field(b, texts[i]);
+        small_field(b, texts[i], SMALL_TEXT);
     ob_buf_c(&b->buf,
              ", case when octet_length(x.p) <= " INLINE_MAX " then x.p end, octet_length(x.p)");
-    text_field(b, OB_MAP_HEADERS);
-    text_field(b, OB_MAP_METADATA);
+    small_field(b, OB_MAP_HEADERS, SMALL_JSON);
+    small_field(b, OB_MAP_METADATA, SMALL_JSON);
     int_field(b, OB_MAP_ENTITY_VERSION);
     int_field(b, OB_MAP_SCHEMA_VERSION);
     if (has(b, OB_MAP_CREATED))
@@ -260,7 +334,10 @@ static void fields(struct build *b)
     int_field(b, OB_MAP_ATTEMPTS);
     int_field(b, OB_MAP_MAX_ATTEMPTS);
     for (size_t i = 0; i < b->map->n_more; i++)
-        ob_buf_printf(&b->buf, ", t.%s::text", b->map->more[i]->ident);
+        if (ob_pg_column_unbounded(b->map->more[i]))
+            small(b, 'm', i, SMALL_JSON);
+        else
+            ob_buf_printf(&b->buf, ", t.%s::text", b->map->more[i]->ident);
 }
 
 static void set(struct build *b, enum ob_map_role role, const char *value)
@@ -287,7 +364,7 @@ static const char *claim_sets(struct build *b)
 }
 
 /* What people see: the side tables first, then the columns. */
-static void build_list(struct build *b, const char *payload, const char *list)
+static void build_list(struct build *b, const char *lateral, const char *list)
 {
     struct pg_map *m = b->map;
     const char *id = name_of(b, OB_MAP_ID);
@@ -308,10 +385,10 @@ static void build_list(struct build *b, const char *payload, const char *list)
         ob_buf_printf(&b->buf, "when t.%s is null then 'pending' ",
                       name_of(b, has(b, OB_MAP_STATUS) ? OB_MAP_STATUS : OB_MAP_DONE));
     ob_buf_printf(&b->buf,
-                  "else 'published' end from %s t cross join lateral (select %s as p offset 0) x "
+                  "else 'published' end from %s t cross join lateral (select %s offset 0) x "
                   "left join lateral (select state from outbox.dead where pipeline = %s and ref = "
                   "t.%s::text order by n desc limit 1) d on true where true",
-                  m->table, payload, m->pipeline, id);
+                  m->table, lateral, m->pipeline, id);
     m->sql[PG_MAP_LIST] = keep(b);
 }
 
@@ -321,14 +398,14 @@ static void build_fetch(struct build *b)
     struct pg_map *m = b->map;
     const struct pg_column *id = m->col[OB_MAP_ID];
     payload_expr(b);
-    const char *payload = keep(b);
+    const char *lateral = build_lateral(b, keep(b));
     fields(b);
     const char *list = keep(b);
     ob_buf_printf(
         &b->buf,
         "select k.i%s from unnest($1::%s[]) with ordinality as k(id, i) join %s t on t.%s "
-        "= k.id cross join lateral (select %s as p offset 0) x where %s order by k.i",
-        list, id->type, m->table, id->ident, payload, m->ready);
+        "= k.id cross join lateral (select %s offset 0) x where %s order by k.i",
+        list, id->type, m->table, id->ident, lateral, m->ready);
     m->sql[PG_MAP_READ] = m->sql[PG_MAP_FETCH] = keep(b);
     ob_buf_printf(&b->buf,
                   "select k.i from unnest($1::%s[]) with ordinality as k(id, i) join %s t on t.%s "
@@ -342,15 +419,13 @@ static void build_fetch(struct build *b)
         ob_buf_printf(&b->buf,
                       "with c as (update %s t set %s from unnest($1::%s[]) with ordinality as "
                       "k(id, i) where t.%s = k.id and %s and %s returning k.i as outbox_place, "
-                      "t.*) select t.outbox_place%s from c t cross join lateral (select %s as p "
-                      "offset 0) x order by t.outbox_place",
-                      m->table, sets, id->type, id->ident, m->ready, m->fence, list, payload);
+                      "t.*) select t.outbox_place%s from c t cross join lateral (select %s offset "
+                      "0) x order by t.outbox_place",
+                      m->table, sets, id->type, id->ident, m->ready, m->fence, list, lateral);
         m->sql[PG_MAP_FETCH] = keep(b);
     }
-    ob_buf_printf(&b->buf, "select %s from %s t where t.%s = $1::text::%s", payload, m->table,
-                  id->ident, id->type);
-    m->sql[PG_MAP_PAYLOAD] = keep(b);
-    build_list(b, payload, list);
+    build_whole(b, lateral);
+    build_list(b, lateral, list);
 }
 
 /* ---- marks ---- */

@@ -25,41 +25,35 @@ static void page_drop(void *arg)
 
 /* ---- handing out ---- */
 
-static enum ob_status big_payload(struct ob_source *s, struct ob_arena *arena, struct ob_event *ev,
-                                  struct ob_err *err)
+/* The row by itself. Without memory for it the batch ends before it; one that is the first of its
+ * batch several times is dead. OB_RETRY: the batch ends here. */
+static enum ob_status read_alone(struct ob_source *s, bool first, size_t size,
+                                 struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
 {
     const struct rows_state *r = s->state;
-    PGresult *res = NULL;
-    struct ob_str id = ob_arena_copy(arena, ev->id);
-    const struct pg_param p[] = {PG_TEXT(id.p)};
-    enum ob_status st =
-        id.p ? ob_pg_query(&s->sql, r->map->sql[PG_MAP_PAYLOAD], p, 1, true, &res, err)
-             : ob_err_set(err, OB_DOWN, "no memory");
-    if (st != OB_OK)
+    enum ob_status st = OB_REJECT;
+    bool unfit = ob_unfit_is(&s->unfit, ev->id);
+    if (!unfit)
+        st = ob_pg_map_event_read(&s->sql, r->map, true, &s->limits, arena, ev, err);
+    if (st != OB_REJECT)
         return st;
-    if (PQntuples(res) == 1 && !ob_pg_null(res, 0, 0)) {
-        ev->payload = ob_arena_copy(arena, ob_pg_str(res, 0, 0));
-        if (!ev->payload.p)
-            st = ob_err_set(err, OB_DOWN, "no memory for a payload of %d bytes",
-                            PQgetlength(res, 0, 0));
-    } else {
-        st = ob_err_set(err, OB_AGAIN, "the row of event %s is gone", id.p);
-    }
-    PQclear(res);
-    return st;
+    if (!first && !unfit)
+        return OB_RETRY;
+    if (!unfit && !ob_unfit_note(&s->unfit, ev->id))
+        return ob_err_set(err, OB_DOWN, "no memory for event %.*s: %zu bytes", OB_STR_ARG(ev->id),
+                          size);
+    ev->id = ob_arena_copy(arena, ev->id);
+    return ev->id.p && ob_limits_no_memory(ev, size, arena) ? OB_OK
+                                                            : ob_err_set(err, OB_DOWN, "no memory");
 }
 
-static size_t size_of(const PGresult *res, int row)
+static int count_rows(const struct ob_source *s, size_t max, size_t max_bytes)
 {
-    return ob_pg_null(res, row, PG_F_SIZE) ? 0 : (size_t)ob_pg_i64(res, row, PG_F_SIZE);
-}
-
-static int count_rows(const struct rows_state *r, size_t max, size_t max_bytes)
-{
+    const struct rows_state *r = s->state;
     int total = PQntuples(r->page), n = 0;
     size_t bytes = 0;
     while (r->row + n < total && (size_t)n < max) {
-        bytes += 64 + size_of(r->page, r->row + n);
+        bytes += 64 + ob_pg_map_event_size(r->map, r->page, r->row + n, &s->limits);
         if (n > 0 && bytes > max_bytes)
             break;
         n++;
@@ -99,19 +93,38 @@ static bool take_in(struct ob_source *s, struct ob_str id, const uint64_t hash[2
     return t->id != NULL;
 }
 
-static enum ob_status fill_batch(struct ob_source *s, int rows, struct ob_batch *batch,
+static bool own_events(struct ob_batch *batch)
+{
+    for (size_t i = 0; i < batch->n; i++)
+        if (!ob_event_own(&batch->events[i], batch->arena))
+            return false;
+    return true;
+}
+
+/* Takes the next *rows rows of the page, or the first of them. */
+static enum ob_status fill_batch(struct ob_source *s, int *rows, struct ob_batch *batch,
                                  struct ob_err *err)
 {
     struct rows_state *r = s->state;
-    if (!note_last(r, (size_t)rows))
-        return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
-    for (int i = 0; i < rows; i++) {
+    bool all = r->row + *rows >= PQntuples(r->page);
+    if (!note_last(r, (size_t)*rows))
+        return ob_err_set(err, OB_DOWN, "no memory for %d events", *rows);
+    for (int i = 0; i < *rows; i++) {
         struct ob_event *ev = &batch->events[batch->n];
         enum ob_status st = OB_OK;
-        if (!ob_pg_map_event(r->map, r->page, r->row + i, batch->arena, ev))
-            return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
-        if (ob_pg_map_event_big(r->page, r->row + i))
-            st = big_payload(s, batch->arena, ev, err);
+        bool ok = ob_pg_map_event(r->map, r->page, r->row + i, batch->arena, ev);
+        if (ok && ob_pg_map_event_partial(r->map, r->page, r->row + i, true))
+            st = read_alone(s, batch->n == 0,
+                            ob_pg_map_event_size(r->map, r->page, r->row + i, &s->limits),
+                            batch->arena, ev, err);
+        else if (ok && !all) /* the page stays with the source */
+            ok = ob_event_own(ev, batch->arena);
+        if (!ok)
+            return ob_err_set(err, OB_DOWN, "no memory for %d events", *rows);
+        if (st == OB_RETRY) {
+            *rows = i;
+            return !all || own_events(batch) ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
+        }
         if (st == OB_AGAIN) /* deleted meanwhile */
             continue;
         if (st != OB_OK)
@@ -119,24 +132,20 @@ static enum ob_status fill_batch(struct ob_source *s, int rows, struct ob_batch 
         ev->ref = r->given + batch->n + 1;
         ob_pg_taken_hash(ev->id, r->last[r->n_last]);
         if (!take_in(s, ev->id, r->last[r->n_last++], s->shards == 1))
-            return ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
+            return ob_err_set(err, OB_DOWN, "no memory for %d events", *rows);
         batch->n++;
     }
     return OB_OK;
 }
 
-/* The batch takes the page when it has all of its rest; else it needs bytes of its own. */
-static bool keep_bytes(struct rows_state *r, struct ob_batch *batch)
+/* The batch takes the page when it has all of its rest. */
+static bool keep_page(struct rows_state *r, struct ob_batch *batch)
 {
-    if (r->row >= PQntuples(r->page)) {
-        if (!ob_arena_keep(batch->arena, page_drop, r->page, PQresultMemorySize(r->page)))
-            return false;
-        r->page = NULL;
+    if (r->row < PQntuples(r->page))
         return true;
-    }
-    for (size_t i = 0; i < batch->n; i++)
-        if (!ob_event_own(&batch->events[i], batch->arena))
-            return false;
+    if (!ob_arena_keep(batch->arena, page_drop, r->page, PQresultMemorySize(r->page)))
+        return false;
+    r->page = NULL;
     return true;
 }
 
@@ -145,19 +154,19 @@ static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes
                                struct ob_batch **out, struct ob_err *err)
 {
     struct rows_state *r = s->state;
-    int rows = count_rows(r, max, max_bytes);
+    int rows = count_rows(s, max, max_bytes);
     if (rows == 0) {
         PQclear(r->page);
         r->page = NULL;
         return OB_AGAIN;
     }
     struct ob_batch *batch = ob_batch_new((size_t)rows, (size_t)2 << 30);
-    enum ob_status st = batch ? fill_batch(s, rows, batch, err)
+    enum ob_status st = batch ? fill_batch(s, &rows, batch, err)
                               : ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
     if (st == OB_OK) {
         r->row += rows;
         r->given += batch->n;
-        if (!keep_bytes(r, batch))
+        if (!keep_page(r, batch))
             st = ob_err_set(err, OB_DOWN, "no memory for a page of events");
     }
     if (st == OB_OK && batch->n > 0) {
@@ -416,8 +425,14 @@ static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_ba
         enum ob_status st = OB_OK;
         if (!ob_pg_map_event(r->map, res, row, batch->arena, ev))
             return ob_err_set(err, OB_DOWN, "no memory");
-        if (ob_pg_map_event_big(res, row))
-            st = big_payload(s, batch->arena, ev, err);
+        size_t size = ob_pg_map_event_size(r->map, res, row, &s->limits);
+        if (ob_pg_map_event_partial(r->map, res, row, true))
+            st = read_alone(s, place == 1, size, batch->arena, ev, err);
+        if (st == OB_RETRY) { /* those before it are enough */
+            *ev = (struct ob_event){0};
+            batch->n = place - 1;
+            return OB_OK;
+        }
         if (st == OB_AGAIN)
             *ev = (struct ob_event){0};
         else if (st != OB_OK)
@@ -426,7 +441,7 @@ static enum ob_status take_rows(struct ob_source *s, PGresult *res, struct ob_ba
         ob_pg_taken_hash(ev->id, hash);
         if (ev->id.p && r->map->claims && !take_in(s, ev->id, hash, true))
             return ob_err_set(err, OB_DOWN, "no memory");
-        bytes += ev->payload.n;
+        bytes += size;
         if (bytes >= FETCH_BYTES && row + 1 < PQntuples(res))
             batch->n = place;
     }
