@@ -372,3 +372,20 @@ def test_the_event_table_has_no_dead_tuples(db, outbox):
     changed = db.sql("select sum(n_dead_tup), sum(n_tup_upd), sum(n_tup_del) from pg_stat_user_tables"
                      " where schemaname = 'outbox' and relname like 'event%'")
     assert changed == [(0, 0, 0)]
+
+
+def test_an_id_is_unique_within_a_partition_only(outbox, db):
+    """The server refuses an id twice in one partition. In the next partition it is stored again, and both are published with that
+    id: consumers remember ids (docs/produce.md)."""
+    pg.config(outbox, db)
+    one = "01920000-0000-7000-8000-000000000001"
+    write = f"select outbox.emit('a', id => '{one}')"
+    db.sql(write)
+    with pytest.raises(db.server.psycopg2.errors.UniqueViolation):
+        db.sql(write)
+    outbox.run("run", "--once")
+    db.sql("select setval('outbox.event_seq_seq', (select hi - 1 from outbox.part where name <> 'event_default' order by lo limit 1))")
+    db.sql(write)
+    assert db.one(f"select count(distinct tableoid)::int from outbox.event where id = '{one}'") == 2
+    outbox.run("run", "--once")
+    assert [m["id"] for m in read_jsonl(outbox.path("out/events.jsonl"))] == [one, one]

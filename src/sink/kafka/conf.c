@@ -218,8 +218,8 @@ static const struct {
         /* A half-open connection answers nothing: it is given up after this time, and its requests
          * are sent again with the same sequence numbers (test_kafka_silence). request.timeout.ms is
          * shorter, so that a broker that waits for a slow replica answers before. */
-        {"socket.timeout.ms", "10000"},
-        {"request.timeout.ms", "8000"},
+        {"socket.timeout.ms", "8000"},
+        {"request.timeout.ms", "6000"},
         {"socket.connection.setup.timeout.ms", "6000"},
         {"reconnect.backoff.ms", "100"},
         {"reconnect.backoff.max.ms", "1000"},
