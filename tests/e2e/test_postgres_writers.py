@@ -3,11 +3,12 @@
 topics and keys."""
 
 import json
+import time
 
 import pytest
 
 import pg
-from helpers import read_jsonl
+from helpers import SLOW, read_jsonl, wait_until
 
 
 @pytest.fixture
@@ -177,6 +178,25 @@ def test_the_writer_is_the_login_or_the_role_that_it_set(roles, db):
                   "alter table outbox.event disable trigger event_writer", "set session_replication_role = replica",
                   "drop trigger event_writer on outbox.event", "select outbox.switch_writer()"):
         refused(db, bank, query)
+
+
+def test_an_open_transaction_stops_the_change_and_no_writer(roles, db):
+    """The trigger needs a lock that waits for open writers: the change gives up after a second, and writers wait no longer."""
+    c = db.server.connect(db.name, roles["bank"], autocommit=False)
+    with c.cursor() as cur:
+        cur.execute(*emit()[:1], emit()[1:])
+        writer = pg.Writer(db, ["a"])
+        writer.start()
+        since = time.monotonic()
+        with pytest.raises(db.server.psycopg2.errors.LockNotAvailable) as e:
+            allow(db, roles["shop"])
+        assert "open transaction" in str(e.value) and time.monotonic() - since < 5 * SLOW
+        at = writer.total()
+        wait_until(lambda: writer.total() > at + 10, 5, "writers go on")
+        c.rollback()
+    c.close()
+    allow(db, roles["shop"])
+    writer.stop()
 
 
 def test_check_names_a_missing_trigger(roles, db, outbox):
