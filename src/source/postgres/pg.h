@@ -86,7 +86,7 @@ struct ob_source {
     bool whole;  /* no table keeps the events: parked and dead rows have all of them */
     char *pipeline, *owner;
     struct ob_limits limits; /* of the columns of an event */
-    struct ob_unfit unfit; /* kept when the session is lost, which may be the consequence */
+    struct ob_unfit unfit;   /* kept when the session is lost, which may be the consequence */
     unsigned shard, shards;
     const struct ob_clock *clock;
     const struct ob_log *log;
