@@ -131,8 +131,7 @@ class Message(Wal):
         self.db.sql(f"select pg_logical_emit_message(true, 'outbox', '{{{content}}}'::text)")
 
 
-SOURCES = {"sqlite": Sqlite, "log": Log, "rows": Rows}
-REST = {"wal": Wal, "wal-mapped": WalMapped, "message": Message}
+SOURCES = {"sqlite": Sqlite, "log": Log, "rows": Rows, "wal": Wal, "wal-mapped": WalMapped, "message": Message}
 
 
 @pytest.fixture(params=SOURCES)

@@ -269,20 +269,22 @@ void ob_pg_wal_rows_rewind(struct ob_source *s);
 enum ob_status ob_pg_wal_map_native(struct wal_table *t, const struct pgo_msg *relation,
                                     struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_pg_wal_native(const struct wal_table *t, const struct pgo_msg *row,
-                                struct ob_arena *arena, struct ob_event *ev,
-                                struct ob_err *err) OB_MUST_CHECK;
+                                const struct ob_limits *limits, struct ob_arena *arena,
+                                struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
 /* Values of a tuple in either form. */
 int64_t ob_pg_wal_number(const struct pgo_value *v, int64_t none);
-bool ob_pg_wal_bytes(const struct pgo_value *v, struct ob_arena *arena,
+/* More than max bytes are not decoded: then only out->n counts. */
+bool ob_pg_wal_bytes(const struct pgo_value *v, int64_t max, struct ob_arena *arena,
                      struct ob_str *out) OB_MUST_CHECK;
 /* wal_mapped.c */
 enum ob_status ob_pg_wal_map_table(struct wal_state *w, const struct pgo_msg *relation,
                                    struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_pg_wal_mapped(struct wal_state *w, const struct pgo_msg *row,
-                                struct ob_arena *arena, struct ob_event *ev,
-                                struct ob_err *err) OB_MUST_CHECK;
+                                const struct ob_limits *limits, struct ob_arena *arena,
+                                struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
 /* wal_message.c: what cannot be read is an event with a fault. OB_DOWN: no memory. */
-enum ob_status ob_pg_wal_message(const struct pgo_msg *msg, int64_t time_us, struct ob_arena *arena,
+enum ob_status ob_pg_wal_message(const struct pgo_msg *msg, int64_t time_us,
+                                 const struct ob_limits *limits, struct ob_arena *arena,
                                  struct ob_event *ev, struct ob_err *err) OB_MUST_CHECK;
 
 /* wal_table.c */

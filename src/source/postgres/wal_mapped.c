@@ -111,8 +111,8 @@ static struct ob_str text(const struct wal_state *w, const struct pgo_msg *row,
     return unpadded(w->map->col[role], value(row, w->map_at[role])->v);
 }
 
-static bool payload(const struct wal_state *w, const struct pgo_msg *row, struct ob_arena *arena,
-                    struct ob_event *ev)
+static bool payload(const struct wal_state *w, const struct pgo_msg *row,
+                    const struct ob_limits *limits, struct ob_arena *arena, struct ob_event *ev)
 {
     const struct pg_map *map = w->map;
     const struct pgo_value *v = value(row, w->map_at[OB_MAP_PAYLOAD]);
@@ -120,11 +120,12 @@ static bool payload(const struct wal_state *w, const struct pgo_msg *row, struct
     ev->payload = v->v;
     if (v->form == PGO_NULL || map->col[OB_MAP_PAYLOAD]->kind != PG_KIND_BYTES)
         return true;
-    return ob_pg_wal_bytes(v, arena, &ev->payload);
+    return ob_pg_wal_bytes(v, limits->payload, arena, &ev->payload);
 }
 
 enum ob_status ob_pg_wal_mapped(struct wal_state *w, const struct pgo_msg *row,
-                                struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
+                                const struct ob_limits *limits, struct ob_arena *arena,
+                                struct ob_event *ev, struct ob_err *err)
 {
     *ev = (struct ob_event){
         .seq = w->rows ? (uint64_t)ob_pg_wal_number(value(row, w->map_at[OB_MAP_ORDER]), 0)
@@ -151,7 +152,7 @@ enum ob_status ob_pg_wal_mapped(struct wal_state *w, const struct pgo_msg *row,
     int64_t most = ob_pg_wal_number(value(row, w->map_at[OB_MAP_MAX_ATTEMPTS]), 0);
     ev->attempts = attempts > 0 ? (uint32_t)attempts : 0;
     ev->max_attempts = most > 0 ? (uint32_t)most : 0;
-    if (!payload(w, row, arena, ev) || !fill_cols(w, row, arena, ev))
+    if (!payload(w, row, limits, arena, ev) || !fill_cols(w, row, arena, ev))
         return ob_err_set(err, OB_DOWN, "no memory for an event");
     if (ev->id.n == 0) {
         ev->fault = OB_STR("the row has no id");

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 struct message {
+    const struct ob_limits *limits;
     struct ob_arena *arena;
     struct ob_event *ev;
     struct ob_str payload; /* raw JSON */
@@ -40,7 +41,9 @@ static bool make_id(const struct pgo_msg *msg, struct ob_arena *arena, struct ob
     return true;
 }
 
-static struct ob_str string(struct message *m, const struct ob_jtok *tok)
+/* An escape has at most six bytes for each byte of text: what is still over `max` then is not
+ * decoded, because it is rejected for its size. */
+static struct ob_str string(struct message *m, const struct ob_jtok *tok, int64_t max)
 {
     struct ob_buf buf;
     if (tok->type == OB_J_NULL)
@@ -51,7 +54,7 @@ static struct ob_str string(struct message *m, const struct ob_jtok *tok)
     }
     if (tok->type == OB_J_NUMBER)
         return tok->raw;
-    if (!tok->escaped)
+    if (!tok->escaped || tok->text.n / 6 > (size_t)max)
         return tok->text;
     ob_buf_init(&buf, 0);
     ob_jscan_unescape(&buf, tok->text);
@@ -125,7 +128,7 @@ static void field(struct message *m, struct ob_str key, const struct ob_jtok *to
     struct ob_event *ev = m->ev;
     struct ob_str *at = place(ev, key);
     if (at) {
-        *at = string(m, tok);
+        *at = string(m, tok, m->limits->text);
     } else if (ob_str_eqc(key, "payload")) {
         m->payload = raw;
         m->payload_type = tok->type;
@@ -141,7 +144,7 @@ static void field(struct message *m, struct ob_str key, const struct ob_jtok *to
         int64_t n = number(m, tok, 0);
         ev->max_attempts = n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
     } else if (ob_str_eqc(key, "kind")) {
-        struct ob_str kind = string(m, tok);
+        struct ob_str kind = string(m, tok, m->limits->text);
         m->kind = ob_str_eqc(kind, "text")                  ? 't'
                   : ob_str_eqc(kind, "bytes")               ? 'b'
                   : ob_str_eqc(kind, "json") || kind.n == 0 ? 'j'
@@ -203,9 +206,9 @@ static void payload(struct message *m)
         return;
     }
     tok.text = (struct ob_str){m->payload.p + 1, m->payload.n - 2};
-    ev->payload = string(m, &tok);
+    ev->payload = string(m, &tok, m->limits->payload);
     ev->payload_kind = m->kind == 't' ? OB_PAYLOAD_TEXT : OB_PAYLOAD_BYTES;
-    if (m->kind == 'b')
+    if (m->kind == 'b' && ev->payload.n / 6 <= (size_t)m->limits->payload)
         unbase64(m, ev->payload);
 }
 
@@ -237,10 +240,11 @@ static enum ob_status scan(struct message *m, struct ob_str content, struct ob_e
     return st;
 }
 
-enum ob_status ob_pg_wal_message(const struct pgo_msg *msg, int64_t time_us, struct ob_arena *arena,
+enum ob_status ob_pg_wal_message(const struct pgo_msg *msg, int64_t time_us,
+                                 const struct ob_limits *limits, struct ob_arena *arena,
                                  struct ob_event *ev, struct ob_err *err)
 {
-    struct message m = {.arena = arena, .ev = ev, .kind = 'j'};
+    struct message m = {.limits = limits, .arena = arena, .ev = ev, .kind = 'j'};
     const struct ob_event empty = {.seq = msg->lsn,
                                    .created_us = time_us,
                                    .entity_version = OB_NO_VERSION,

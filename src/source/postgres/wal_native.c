@@ -107,13 +107,18 @@ static unsigned digit(char c)
 }
 
 /* "\x00ff" */
-bool ob_pg_wal_bytes(const struct pgo_value *v, struct ob_arena *arena, struct ob_str *out)
+bool ob_pg_wal_bytes(const struct pgo_value *v, int64_t max, struct ob_arena *arena,
+                     struct ob_str *out)
 {
     if (v->form != PGO_TEXT) {
         *out = v->v;
         return true;
     }
     size_t n = v->v.n >= 2 ? v->v.n / 2 - 1 : 0;
+    if (n > (size_t)max) {
+        *out = (struct ob_str){v->v.p, n};
+        return true;
+    }
     char *p = ob_arena_alloc(arena, n + 1);
     if (!p)
         return false;
@@ -153,7 +158,8 @@ static enum ob_payload_kind kind(const struct wal_table *t, const struct pgo_msg
 }
 
 enum ob_status ob_pg_wal_native(const struct wal_table *t, const struct pgo_msg *row,
-                                struct ob_arena *arena, struct ob_event *ev, struct ob_err *err)
+                                const struct ob_limits *limits, struct ob_arena *arena,
+                                struct ob_event *ev, struct ob_err *err)
 {
     int64_t max = ob_pg_wal_number(get(t, row, F_MAX_ATTEMPTS), 0);
     *ev = (struct ob_event){
@@ -173,7 +179,7 @@ enum ob_status ob_pg_wal_native(const struct wal_table *t, const struct pgo_msg 
         .created_us = time_us(get(t, row, F_CREATED)),
     };
     if (!uuid(get(t, row, F_ID), arena, &ev->id) ||
-        !ob_pg_wal_bytes(get(t, row, F_PAYLOAD), arena, &ev->payload))
+        !ob_pg_wal_bytes(get(t, row, F_PAYLOAD), limits->payload, arena, &ev->payload))
         return ob_err_set(err, OB_DOWN, "no memory for an event");
     return OB_OK;
 }

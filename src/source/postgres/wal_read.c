@@ -195,9 +195,9 @@ static enum ob_status add_event(struct ob_source *s, const struct pgo_msg *m, st
     struct wal_state *w = wal_of(s);
     struct ob_event *ev = &w->events[w->n_events];
     enum ob_status st = m->kind == PGO_MESSAGE
-                            ? ob_pg_wal_message(m, w->txn_time_us, w->arena, ev, err)
-                        : w->map ? ob_pg_wal_mapped(w, m, w->arena, ev, err)
-                                 : ob_pg_wal_native(&w->table, m, w->arena, ev, err);
+                            ? ob_pg_wal_message(m, w->txn_time_us, &s->limits, w->arena, ev, err)
+                        : w->map ? ob_pg_wal_mapped(w, m, &s->limits, w->arena, ev, err)
+                                 : ob_pg_wal_native(&w->table, m, &s->limits, w->arena, ev, err);
     if (st == OB_OK && !count_row(w))
         st = ob_err_set(err, OB_DOWN, "no memory for a transaction");
     if (st != OB_OK)
@@ -248,8 +248,45 @@ static void frame_drop(void *buf)
     PQfreemem(buf);
 }
 
-/* Rows are decoded where they stay: in the batch's arena, or in the frame itself, which then
- * belongs to the arena. */
+/* There is no memory for this event: after several times in a row it is dead. */
+static enum ob_status mark_unfit(struct ob_source *s, struct ob_event *ev, size_t n,
+                                 struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    bool dead = ob_unfit_note(&s->unfit, ev->id);
+    ev->id = ob_arena_copy(w->arena, ev->id);
+    if (!dead || !ev->id.p || !ob_limits_no_memory(ev, n, w->arena))
+        return ob_err_set(err, OB_DOWN, "no memory for an event of %zu bytes", n);
+    return OB_OK;
+}
+
+/* A large frame belongs to the arena if the event needs it. Of an event over a limit only little is
+ * left, which is copied. */
+static enum ob_status take_large(struct ob_source *s, char *buf, size_t n,
+                                 const struct pgo_frame *f, struct ob_err *err)
+{
+    struct wal_state *w = wal_of(s);
+    size_t before = w->n_events;
+    enum ob_status st = handle(s, f->data, f->start, err);
+    if (st != OB_OK || w->n_events == before) {
+        PQfreemem(buf);
+        return st;
+    }
+    struct ob_event *ev = &w->events[before];
+    bool ok = ob_limits_check(&s->limits, ev, w->arena);
+    size_t bytes = ob_event_bytes(ev);
+    if (ok && bytes >= n / 2 && ob_arena_keep(w->arena, frame_drop, buf, n)) {
+        w->bytes += n;
+        return OB_OK;
+    }
+    if (!ok || bytes >= n / 2 || !ob_event_own(ev, w->arena))
+        st = mark_unfit(s, ev, n, err);
+    w->bytes += bytes;
+    PQfreemem(buf);
+    return st;
+}
+
+/* Rows are decoded where they stay: in the batch's arena, or in the frame itself. */
 static enum ob_status take_data(struct ob_source *s, char *buf, size_t n, const struct pgo_frame *f,
                                 struct ob_err *err)
 {
@@ -262,14 +299,10 @@ static enum ob_status take_data(struct ob_source *s, char *buf, size_t n, const 
         PQfreemem(buf);
         return st;
     }
-    w->bytes += n + EVENT_BYTES;
-    if (n >= KEEP_BYTES) {
-        if (!ob_arena_keep(w->arena, frame_drop, buf, n)) {
-            PQfreemem(buf);
-            return ob_err_set(err, OB_DOWN, "no memory for an event of %zu bytes", n);
-        }
-        return handle(s, data, f->start, err);
-    }
+    w->bytes += EVENT_BYTES;
+    if (n >= KEEP_BYTES)
+        return take_large(s, buf, n, f, err);
+    w->bytes += n;
     data = ob_arena_copy(w->arena, data);
     PQfreemem(buf);
     if (!data.p)

@@ -89,7 +89,8 @@ static void test_both_forms_give_the_same_event(void **state)
         const char *name = form ? "binary" : "text";
         struct ob_event ev;
         row.values = form ? binary : text;
-        row_int(name, "status", ob_pg_wal_native(&table, &row, arena, &ev, &err), OB_OK);
+        row_int(name, "status",
+                ob_pg_wal_native(&table, &row, &ob_limits_default, arena, &ev, &err), OB_OK);
         row_int(name, "seq", (int64_t)ev.seq, 42);
         row_str(name, "id", ev.id, OB_STR("0190a6e0-1111-7abc-8def-0123456789ab"));
         row_str(name, "type", ev.type, OB_STR("t"));
@@ -151,8 +152,10 @@ static void test_messages(void **state)
                             .content = ob_str_c(cases[i].content)};
         struct ob_event ev, again;
         struct ob_err err;
-        row_int(cases[i].name, "status", ob_pg_wal_message(&m, 5, arena, &ev, &err), OB_OK);
-        row_int(cases[i].name, "again", ob_pg_wal_message(&m, 5, arena, &again, &err), OB_OK);
+        row_int(cases[i].name, "status",
+                ob_pg_wal_message(&m, 5, &ob_limits_default, arena, &ev, &err), OB_OK);
+        row_int(cases[i].name, "again",
+                ob_pg_wal_message(&m, 5, &ob_limits_default, arena, &again, &err), OB_OK);
         bool poison = cases[i].kind == OB_PAYLOAD_BYTES && cases[i].payload == cases[i].content;
         poison = poison || strcmp(cases[i].payload, cases[i].content) == 0;
         row_int(cases[i].name, "poison", ev.fault.n > 0, poison);
@@ -163,7 +166,8 @@ static void test_messages(void **state)
         row_str(cases[i].name, "the same id", again.id, ev.id);
         row_int(cases[i].name, "seq", (int64_t)ev.seq, 0x1234560);
         m.lsn += 4096;
-        row_int(cases[i].name, "elsewhere", ob_pg_wal_message(&m, 5, arena, &again, &err), OB_OK);
+        row_int(cases[i].name, "elsewhere",
+                ob_pg_wal_message(&m, 5, &ob_limits_default, arena, &again, &err), OB_OK);
         ROW_TRUE(cases[i].name, !ob_str_eq(again.id, ev.id));
         ob_arena_unref(arena);
     }
