@@ -49,6 +49,7 @@ enum ob_status ob__shard_open_source(struct shard *s, struct ob_err *err)
     struct ob_source_env env = {.pipeline = s->conf->name,
                                 .shard = s->no,
                                 .shards = (unsigned)s->conf->shards,
+                                .key_rules = ob_routes_key_rules(s->routes),
                                 .owner = s->owner,
                                 .retry = &retry,
                                 .limits = &s->conf->limits,

@@ -167,10 +167,14 @@ static void start_running(struct shard *s)
                OB_KC("error", "this source does not note which letters are to be sent"));
 }
 
+static void take_routes(struct shard *s);
+
 static void phase_standby(struct shard *s)
 {
     struct ob_err err = {.text = ""};
-    if (s->now < s->own_at)
+    if (atomic_load(&s->reload))
+        take_routes(s);
+    if (s->phase != PHASE_STANDBY || s->now < s->own_at)
         return;
     ob__shard_stage(s, "own");
     enum ob_status st = s->conf->source->own(s->source, &err);
@@ -300,21 +304,43 @@ static struct ob_routes *new_routes(struct shard *s)
     return routes;
 }
 
+/* Other key expressions assign events to other shards. No shard may apply them while another still
+ * uses the old ones: an event could belong to neither. The source is opened again; own() waits
+ * until every shard is free and lets all of them start from the position of the slowest
+ * (tests/e2e/test_key_rules.py). */
+static void change_keys(struct shard *s)
+{
+    if (s->phase == PHASE_RUNNING) {
+        ob__shard_close_sink(s, 0);
+        ob__shard_forget(s);
+        s->conf->source->disown(s->source);
+    }
+    ob__shard_close_source(s);
+    s->yielding = false;
+    s->retry_at = s->now;
+    set_phase(s, PHASE_OPENING);
+}
+
 static void take_routes(struct shard *s)
 {
     struct ob_routes *routes = new_routes(s);
     if (!routes)
         return;
-    ob_flow_reset(s->flow);
-    ob__shard_collect(s);
-    ob_batch_unref(s->kept);
-    s->kept = NULL;
-    s->conf->source->rewind(s->source);
+    bool keys = ob_routes_key_rules(routes) != ob_routes_key_rules(s->routes);
+    if (s->phase == PHASE_RUNNING) {
+        ob_flow_reset(s->flow);
+        ob__shard_collect(s);
+        ob_batch_unref(s->kept);
+        s->kept = NULL;
+        s->conf->source->rewind(s->source);
+        s->claim_ready = true;
+        s->scan_at = s->due_at = s->now;
+    }
     ob_routes_free(s->routes);
     s->routes = routes;
-    s->claim_ready = true;
-    s->scan_at = s->due_at = s->now;
-    ob_log(&s->log, OB_LOG_INFO, "relay.reload", OB_KB("ok", true));
+    ob_log(&s->log, OB_LOG_INFO, "relay.reload", OB_KB("ok", true), OB_KB("keys_changed", keys));
+    if (keys)
+        change_keys(s);
 }
 
 /* `once`: nothing to claim, nothing in the window, nothing due. Or it cannot be done now. */
@@ -363,9 +389,10 @@ static void phase_running(struct shard *s)
     } else {
         ob__shard_dlt(s, false);
     }
-    if (reloading && !stopping && !s->yielding && quiet(s)) {
+    if (reloading && !stopping && !s->yielding && quiet(s))
         take_routes(s);
-    }
+    if (s->phase != PHASE_RUNNING)
+        return;
     ob__shard_report(s);
     watch(s);
     check_once(s);

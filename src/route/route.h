@@ -65,6 +65,11 @@ struct ob_known {
 enum ob_status ob_routes_known(const struct ob_routes *r, struct ob_arena *arena,
                                struct ob_known *out, struct ob_err *err) OB_MUST_CHECK;
 
+/* A fingerprint of the rules that make the key of an event; never 0. Where it is the same, every
+ * event has the same key and belongs to the same shard. A change of topics, headers or envelopes
+ * does not change it. */
+uint64_t ob_routes_key_rules(const struct ob_routes *r);
+
 /* Fills *msg. Its slices are the event's, arena's or r's own: r must live as long as msg. New bytes
  * are taken from arena (scratch is reused between calls). now_us is ${now}. OB_OK; OB_REJECT: this
  * event cannot be routed or enveloped, with the reason (then msg->key_hash, dest_hash and

@@ -68,6 +68,7 @@ struct ob_rule {
     struct ob_tmpl topic, stream;
     bool own_key; /* else key, aggregate_id or id of the row */
     struct ob_tmpl key;
+    struct ob_str key_text; /* key as written */
     struct ob_rule_header *headers;
     size_t n_headers;
     struct ob_envl env;

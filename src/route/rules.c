@@ -7,6 +7,7 @@
 
 #define CONF_MEMORY ((size_t)64 << 20)
 #define HEADERS_MAX 64 /* of one route */
+#define DEBEZIUM_KEY "${aggregate_id:-${key:-${id}}}"
 
 static const char *const route_keys[] = {"match",   "topic",    "key",        "stream",
                                          "headers", "envelope", "missing",    "content_type",
@@ -188,6 +189,8 @@ static enum ob_status compile_key(struct ob_route_compiler *c, enum route_key ke
         return ob_scalar_compile(c, v, "topic", &rule->topic);
     case KEY_KEY:
         rule->own_key = true;
+        if (v->kind == OB_NODE_SCALAR)
+            rule->key_text = ob_arena_copy(c->arena, ob_str_c(v->text));
         return ob_scalar_compile(c, v, "key", &rule->key);
     case KEY_STREAM:
         return ob_scalar_compile(c, v, "stream", &rule->stream);
@@ -226,7 +229,8 @@ static enum ob_status default_address(struct ob_route_compiler *c, struct ob_rul
         st = ob_tmpl_compile(c->arena, topic, NULL, &rule->topic, c->err);
     if (st == OB_OK && debezium && !rule->own_key) {
         rule->own_key = true;
-        st = ob_tmpl_compile(c->arena, "${aggregate_id:-${key:-${id}}}", NULL, &rule->key, c->err);
+        rule->key_text = ob_str_c(DEBEZIUM_KEY);
+        st = ob_tmpl_compile(c->arena, DEBEZIUM_KEY, NULL, &rule->key, c->err);
     }
     return st;
 }

@@ -19,7 +19,8 @@ struct ob_source; /* each driver has its own */
 struct ob_source_env {
     const char *pipeline;
     unsigned shard, shards;
-    const char *owner;              /* host:pid:random, shown to people */
+    uint64_t key_rules; /* fingerprint of the rules that assign events to shards; 0: not known */
+    const char *owner;  /* host:pid:random, shown to people */
     const struct ob_backoff *retry; /* how long an event that failed waits; NULL: not known */
     const struct ob_limits *limits; /* of the columns of an event; NULL: the defaults */
     const struct ob_clock *clock;

@@ -240,6 +240,8 @@ class Actions:
         self.routes.key = (self.routes.key + rng.choice((1, 2))) % len(KEY_EXPRESSIONS)
         self.say(f"key {KEY_EXPRESSIONS[self.routes.key]} by {'restart' if by_restart else 'reload'}")
         at = time.monotonic()
+        if self.shards > 1:  # the shards start from the position of the slowest
+            self.disturb("key change", at=at, until=at + 30, reach=20)
         yield from self.apply_routes(by_restart, "key change")
         self.key_changes.append((at, time.monotonic() + 15))
 
@@ -322,11 +324,14 @@ class Actions:
         """The route of the special events is lost in one version of the file: they die. The operator corrects it, and decides."""
         wait, decision, single = rng.uniform(0.5, 3), rng.choice(("retry", "retry", "discard")), rng.random() < 0.5
         self.say(f"no route for special events, for {wait:.1f} s")
+        at = time.monotonic()
         self.routes.special = False
         yield from self.apply_routes(False, "reload")
         yield wait
         self.routes.special = True
         yield from self.apply_routes(rng.random() < 0.2, "reload")
+        if self.shards > 1:  # an event without a route has another key: the shards start from the position of the slowest
+            self.disturb("key change", at=at, until=time.monotonic() + 15, reach=20)
         yield 0.5
         dead = [json.loads(line) for line in (self.command("dead", "list", "--json") or "").splitlines()]
         tags = self.tags_by_id()

@@ -39,6 +39,7 @@ class Broker:
 
     def __init__(self, *options):
         self.got, self.seen, self.topics, self.trouble = [], set(), [], None
+        self.reader, self.complete = None, False
         self.env = self.call("start", "--while", os.getpid(), *options)
         self.folder = self.env[f"{self.prefix}_DIR"]
 
@@ -60,13 +61,21 @@ class Broker:
         raise NotImplementedError
 
     def read_new(self):
-        """As far as the broker answers; True if it did."""
+        """As far as the broker answers; True if it did. A client that waits for a broker that is down is left to itself: whoever starts the
+        broker again must not wait for it."""
+        if self.reader is None or not self.reader.is_alive():
+            self.complete = False
+            self.reader = threading.Thread(target=self.try_pull, daemon=True)
+            self.reader.start()
+        self.reader.join(10)
+        return self.complete
+
+    def try_pull(self):
         try:
             self.pull()
-            return True
+            self.complete = True
         except Exception as e:  # the broker is down or hangs: the rest is read later
             self.trouble = e
-            return False
 
     def count(self):
         self.read_new()

@@ -391,7 +391,12 @@ def checked(known):
     return check
 
 
+def end(*_):
+    sys.exit("ended by SIGTERM")
+
+
 def main():
+    signal.signal(signal.SIGTERM, end)  # so that everything that was started is ended too
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--mode", action="append", choices=list(WORLDS))
     p.add_argument("--sink", action="append", choices=list(SINKS))

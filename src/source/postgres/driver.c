@@ -145,6 +145,7 @@ static enum ob_status pg_open(const struct ob_source_env *env, const void *conf,
     s->whole = s->reader == &ob_pg_wal && !s->native;
     s->shard = env->shard;
     s->shards = env->shards;
+    s->key_rules = env->key_rules;
     s->clock = env->clock;
     s->log = env->log;
     s->accept_loss = env->accept_loss;

@@ -63,29 +63,51 @@ static void unlock_all(struct ob_source *s)
         ob_pg_close(&s->sql);
 }
 
-static enum ob_status old_shards(struct ob_source *s, unsigned *out, struct ob_err *err)
+/* What the cursor rows were written under. */
+struct before {
+    unsigned shards; /* 0: no rows */
+    bool other_keys; /* other key rules, and that matters: several shards, or positions of earlier
+                        ones */
+};
+
+static enum ob_status read_before(struct ob_source *s, struct before *out, struct ob_err *err)
 {
+    char keys[24];
     PGresult *res = NULL;
-    const struct pg_param p[] = {PG_TEXT(s->pipeline)};
+    snprintf(keys, sizeof(keys), "%" PRId64, (int64_t)s->key_rules);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(s->key_rules ? keys : NULL)};
     enum ob_status st = ob_pg_query(
-        &s->sql, "select coalesce(max(shards), 0) from outbox.cursor where pipeline = $1", p, 1,
-        true, &res, err);
+        &s->sql,
+        "select coalesce(max(c.shards), 0), coalesce((select k.key_rules <> $2::bigint from "
+        "outbox.pipeline k where k.name = $1), false) and (max(c.shards) > 1 or exists (select 1 "
+        "from outbox.past g where g.pipeline = $1)) from outbox.cursor c where c.pipeline = $1",
+        p, 2, true, &res, err);
     if (st == OB_OK)
-        *out = (unsigned)ob_pg_i64(res, 0, 0);
+        *out = (struct before){(unsigned)ob_pg_i64(res, 0, 0), ob_pg_bool(res, 0, 1)};
     PQclear(res);
     return st;
 }
 
-/* The shards that must be free: this one; for a changed number of shards also all old ones, in
- * rising order, so that of two processes that try one gets through. *held: how many from 0 up. */
-static enum ob_status take_shards(struct ob_source *s, unsigned old, unsigned *held,
+/* How many old shards must be free before this one can start. */
+static unsigned must_be_free(const struct ob_source *s, const struct before *old)
+{
+    return old->shards != s->shards || old->other_keys ? old->shards : 0;
+}
+
+/* The shards that must be free: this one; for a changed number of shards, or other key rules, also
+ * all old ones, in rising order, so that of two processes that try one gets through. *held: how
+ * many from 0 up. */
+static enum ob_status take_shards(struct ob_source *s, const struct before *old, unsigned *held,
                                   struct ob_err *err)
 {
-    unsigned n = old != 0 && old != s->shards ? old : 0;
+    unsigned n = must_be_free(s, old);
     enum ob_status st = OB_OK;
     for (*held = 0; *held < n && st == OB_OK; *held += st == OB_OK)
         st = ob_pg_holder_try(s, *held, err);
-    if (n && st == OB_AGAIN)
+    if (n && st == OB_AGAIN && n == s->shards)
+        ob_err_prefix(err, "the routes have other keys, which apply when all %u shards are free",
+                      n);
+    else if (n && st == OB_AGAIN)
         ob_err_prefix(err, "the number of shards changes from %u to %u when all have stopped", n,
                       s->shards);
     if (st == OB_OK && s->shard >= n)
@@ -95,7 +117,7 @@ static enum ob_status take_shards(struct ob_source *s, unsigned old, unsigned *h
 
 /* ---- becoming the owner ---- */
 
-static enum ob_status reshard(struct ob_source *s, struct ob_err *err)
+static enum ob_status reshard(struct ob_source *s, bool other_keys, struct ob_err *err)
 {
     char shards[12];
     PGresult *res = NULL;
@@ -111,7 +133,7 @@ static enum ob_status reshard(struct ob_source *s, struct ob_err *err)
     bool adopting = ob_pg_bool(res, 0, 0), differs = ob_pg_bool(res, 0, 1);
     unsigned before = ob_pg_null(res, 0, 2) ? 0 : (unsigned)ob_pg_i64(res, 0, 2);
     PQclear(res);
-    if (!differs) /* another process was faster */
+    if (!differs && !other_keys) /* another process was faster */
         return OB_OK;
     if (adopting)
         return ob_err_set(err, OB_FATAL,
@@ -242,17 +264,61 @@ static enum ob_status lock_rows(struct ob_source *s, unsigned n_old, struct ob_e
     return st;
 }
 
-static enum ob_status write_owner(struct ob_source *s, unsigned old, struct ob_err *err)
+/* Under other key rules the positions of earlier shards do not show which events they cover:
+ * nothing counts as settled because of them. */
+static enum ob_status forget_past(struct ob_source *s, struct ob_err *err)
 {
-    unsigned n_old = old != s->shards ? old : 0;
+    const struct pg_param p[] = {PG_TEXT(s->pipeline)};
+    ob_log(s->log, OB_LOG_WARN, "source.keys",
+           OB_KC("error", "the key expressions of the routes changed: all shards start from the "
+                          "position of the slowest, and what others had settled is repeated"));
+    return ob_pg_query(&s->sql,
+                       "update outbox.past set pos = 0, late_pos = 0, rows_done = 0, lsn = case "
+                       "when lsn is not null then '0/0'::pg_lsn end where pipeline = $1",
+                       p, 1, false, NULL, err);
+}
+
+/* The rows are locked: the key rules can change no more before the commit. */
+static enum ob_status check_before(struct ob_source *s, const struct before *old,
+                                   struct ob_err *err)
+{
+    struct before now = {0};
+    enum ob_status st = read_before(s, &now, err);
+    if (st == OB_OK && now.other_keys && !must_be_free(s, old))
+        return ob_err_set(err, OB_AGAIN, "another process has just changed the key rules");
+    return st;
+}
+
+static enum ob_status write_key_rules(struct ob_source *s, struct ob_err *err)
+{
+    char keys[24];
+    snprintf(keys, sizeof(keys), "%" PRId64, (int64_t)s->key_rules);
+    const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(keys)};
+    if (s->key_rules == 0)
+        return OB_OK;
+    return ob_pg_query(&s->sql,
+                       "update outbox.pipeline set key_rules = $2::bigint where name = $1 and "
+                       "key_rules is distinct from $2::bigint",
+                       p, 2, false, NULL, err);
+}
+
+static enum ob_status write_owner(struct ob_source *s, const struct before *old, struct ob_err *err)
+{
+    unsigned n_old = must_be_free(s, old);
     enum ob_status st = ob_pg_exec(&s->sql, "begin", err);
     if (st == OB_OK)
         st = lock_rows(s, n_old, err);
+    if (st == OB_OK)
+        st = check_before(s, old, err);
     if (st == OB_OK && n_old)
-        st = reshard(s, err);
+        st = reshard(s, old->other_keys, err);
+    if (st == OB_OK && old->other_keys)
+        st = forget_past(s, err);
     if (st == OB_OK)
         st = make_rows(s, err);
-    if (st == OB_OK && (n_old || old == 0)) /* rows that were not there to be locked */
+    if (st == OB_OK)
+        st = write_key_rules(s, err);
+    if (st == OB_OK && (n_old || old->shards == 0)) /* rows that were not there to be locked */
         st = lock_rows(s, 0, err);
     if (st == OB_OK)
         st = check_cluster(s, err);
@@ -303,7 +369,7 @@ static void forget_owner(struct ob_source *s)
 }
 
 /* Becomes the owner of a shard that is free. */
-static enum ob_status start_owner(struct ob_source *s, unsigned old, struct ob_err *err)
+static enum ob_status start_owner(struct ob_source *s, const struct before *old, struct ob_err *err)
 {
     enum ob_status st = write_owner(s, old, err);
     if (st != OB_OK)
@@ -324,7 +390,8 @@ static enum ob_status start_owner(struct ob_source *s, unsigned old, struct ob_e
 
 enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
 {
-    unsigned old = 0, held = 0;
+    unsigned held = 0;
+    struct before old = {0};
     if (s->owned && ob_pg_owned(s, err) == OB_OK)
         return OB_OK;
     enum ob_status st = connect_again(s, err);
@@ -335,14 +402,14 @@ enum ob_status ob_pg_own(struct ob_source *s, struct ob_err *err)
     if (st == OB_OK)
         st = ob_pg_join(s, err);
     if (st == OB_OK)
-        st = old_shards(s, &old, err);
-    if (st == OB_OK && (old == 0 || old == s->shards))
+        st = read_before(s, &old, err);
+    if (st == OB_OK && !must_be_free(s, &old))
         st = ob_pg_share(s, err);
     if (st != OB_OK)
         return st;
-    st = take_shards(s, old, &held, err);
+    st = take_shards(s, &old, &held, err);
     if (st == OB_OK)
-        st = start_owner(s, old, err);
+        st = start_owner(s, &old, err);
     for (unsigned i = 0; i < held; i++)
         if (i != s->shard)
             ob_pg_holder_unlock(s, i);

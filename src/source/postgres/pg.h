@@ -88,6 +88,7 @@ struct ob_source {
     struct ob_limits limits; /* of the columns of an event */
     struct ob_unfit unfit;   /* kept when the session is lost, which may be the consequence */
     unsigned shard, shards;
+    uint64_t key_rules; /* 0: not known */
     const struct ob_clock *clock;
     const struct ob_log *log;
     struct pg_session sql;

@@ -55,6 +55,7 @@ static enum ob_status sqlite_open(const struct ob_source_env *env, const void *c
     s->wake = (struct wake){.ep = -1, .in = -1, .timer = -1, .wal_wd = -1, .dir_wd = -1};
     s->shard = env->shard;
     s->shards = env->shards;
+    s->key_rules = env->key_rules;
     s->dlt = env->dlt;
     s->limits = env->limits ? *env->limits : ob_limits_default;
     s->clock = env->clock ? env->clock : &ob_clock_system;

@@ -22,6 +22,7 @@ struct cursor {
 struct cursors {
     struct cursor of[SHARDS_MAX];
     unsigned shards; /* 0: none yet */
+    bool other_keys; /* written under other key rules */
 };
 
 struct takeover {
@@ -79,6 +80,8 @@ static enum ob_status read_cursors(struct ob_source *s, struct cursors *out, str
     if (ret == OB_OK && rc != SQLITE_DONE)
         ret = ob_sqlite_fail(err, s->db.h, rc, "reading the cursors");
     sqlite3_reset(st);
+    if (ret == OB_OK)
+        ret = ob_sqlite_other_keys(s, out->shards, &out->other_keys, err);
     return ret;
 }
 
@@ -130,11 +133,11 @@ static enum ob_status lock_one(struct ob_source *s, struct takeover *t, unsigned
 
 static bool changes_shards(const struct ob_source *s, const struct takeover *t)
 {
-    return t->seen.shards && t->seen.shards != s->shards;
+    return t->seen.shards && (t->seen.shards != s->shards || t->seen.other_keys);
 }
 
-/* The locks that are needed: our own; for a changed number of shards also those of all old ones, in
- * rising order, so that of two who try one gets through. */
+/* The locks that are needed: our own; for a changed number of shards, or other key rules, also
+ * those of all old ones, in rising order, so that of two who try one gets through. */
 static enum ob_status lock_all(struct ob_source *s, struct takeover *t, struct ob_err *err)
 {
     unsigned n = changes_shards(s, t) ? t->seen.shards : 0;
@@ -142,7 +145,10 @@ static enum ob_status lock_all(struct ob_source *s, struct takeover *t, struct o
 
     for (unsigned i = 0; i < n && st == OB_OK; i++)
         st = lock_one(s, t, i, err);
-    if (n && st == OB_AGAIN)
+    if (n && st == OB_AGAIN && n == s->shards)
+        ob_err_prefix(err, "the routes have other keys, which apply when all %u shards are free",
+                      n);
+    else if (n && st == OB_AGAIN)
         ob_err_prefix(err, "the number of shards changes from %u to %u when all have stopped", n,
                       s->shards);
     if (st == OB_OK && s->shard >= n)
@@ -159,7 +165,7 @@ static enum ob_status same_as_seen(struct ob_source *s, const struct takeover *t
 
     if (st != OB_OK)
         return st;
-    if (now.shards != t->seen.shards)
+    if (now.shards != t->seen.shards || now.other_keys != t->seen.other_keys)
         return ob_err_set(err, OB_AGAIN, "another process has just changed the shards");
     for (unsigned i = 0; i < SHARDS_MAX; i++)
         if (t->stale[i] &&
@@ -195,6 +201,7 @@ static enum ob_status once(struct ob_source *s, const char *text, struct ob_err 
         sqlite3_bind_int64(st, 3, s->shards);
         ob_sqlite_bind_str(st, 4, ob_str_c(s->owner));
         sqlite3_bind_int64(st, 5, ob_sqlite_wall_ms(s));
+        sqlite3_bind_int64(st, 6, (sqlite3_int64)s->key_rules);
         rc = sqlite3_step(st);
     }
     if (rc != SQLITE_DONE)
@@ -234,6 +241,13 @@ static enum ob_status raise_epoch(struct ob_source *s, const struct takeover *t,
 
     if (st == OB_OK && changes_shards(s, t))
         st = ob_sqlite_reshard(s, err);
+    if (st == OB_OK && t->seen.other_keys)
+        st = ob_sqlite_forget_past(s, err);
+    if (st == OB_OK && s->key_rules)
+        st = once(s,
+                  "UPDATE outbox_pipeline SET key_rules = ?6 WHERE name = ?1"
+                  " AND key_rules IS NOT ?6",
+                  err);
     /* All rows at once, so that the shards of a pipeline are always complete. */
     if (st == OB_OK)
         st = once(s,

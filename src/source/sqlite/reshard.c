@@ -23,6 +23,37 @@ static enum ob_status run(struct ob_source *s, const char *text, struct ob_err *
     return ret;
 }
 
+enum ob_status ob_sqlite_other_keys(struct ob_source *s, unsigned shards, bool *out,
+                                    struct ob_err *err)
+{
+    sqlite3_stmt *st = NULL;
+    enum ob_status ret = OB_OK;
+    *out = false;
+    if (s->key_rules == 0 || shards == 0)
+        return OB_OK;
+    int rc = sqlite3_prepare_v2(s->db.h,
+                                "SELECT 1 FROM outbox_pipeline WHERE name = ?1 AND key_rules <> ?2"
+                                " AND (?3 > 1 OR EXISTS (SELECT 1 FROM outbox_past"
+                                " WHERE pipeline = ?1))",
+                                -1, &st, NULL);
+    if (rc == SQLITE_OK) {
+        ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
+        sqlite3_bind_int64(st, 2, (sqlite3_int64)s->key_rules);
+        sqlite3_bind_int64(st, 3, shards);
+        rc = sqlite3_step(st);
+    }
+    *out = rc == SQLITE_ROW;
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        ret = ob_sqlite_fail(err, s->db.h, rc, "reading the key rules");
+    sqlite3_finalize(st);
+    return ret;
+}
+
+enum ob_status ob_sqlite_forget_past(struct ob_source *s, struct ob_err *err)
+{
+    return run(s, "DELETE FROM outbox_past WHERE pipeline = ?1", err);
+}
+
 enum ob_status ob_sqlite_reshard(struct ob_source *s, struct ob_err *err)
 {
     static const char *const steps[] = {

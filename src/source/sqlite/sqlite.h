@@ -179,6 +179,7 @@ struct ob_source {
     struct db db;
     char *path, *pipeline, *owner;
     unsigned shard, shards;
+    uint64_t key_rules; /* 0: not known */
     bool dlt;
     struct ob_limits limits; /* of the columns of an event */
     struct ob_unfit unfit;
@@ -228,9 +229,15 @@ void ob_sqlite_disown(struct ob_source *s);
 enum ob_status ob_sqlite_beat(struct ob_source *s, const struct ob_beat *beat, bool *paused,
                               struct ob_err *err);
 bool ob_sqlite_already(const struct ob_source *s, uint64_t ref, uint64_t hash);
-/* reshard.c. Old cursors become generation "past" and shards new ones start at the lowest position;
+/* reshard.c. True in *out: the cursors were written under other key rules, and it matters: several
+ * shards, or positions of earlier ones (`shards` cursors are there). */
+enum ob_status ob_sqlite_other_keys(struct ob_source *s, unsigned shards, bool *out,
+                                    struct ob_err *err) OB_MUST_CHECK;
+/* Old cursors become generation "past" and shards new ones start at the lowest position;
  * inside a write transaction. */
 enum ob_status ob_sqlite_reshard(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+/* Under other key rules the old positions do not tell which events they cover. */
+enum ob_status ob_sqlite_forget_past(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_sqlite_past_load(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 
 enum ob_status ob_sqlite_claim(struct ob_source *s, size_t max, size_t max_bytes,
