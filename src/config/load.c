@@ -321,8 +321,13 @@ static void load_one(struct ob_loader *l, const char *path, unsigned depth,
             ob_secret_is_plain(opt->name, value->text))
             ob_secret_note(l->secrets, value->pos.file, own);
     } else if (opt->flags & OB_OPT_REQUIRED) {
-        ob_problem_add(l->problems, where, "%s%s'%s' is missing: %s", path, *path ? ": " : "",
-                       opt->name, opt->help ? opt->help : "");
+        const struct ob_node *null = ob_node_get(map, opt->name);
+        if (null)
+            ob_problem_add(l->problems, &null->pos, "%s %s: %s", own, ob_node_why_null(null),
+                           opt->help ? opt->help : "");
+        else
+            ob_problem_add(l->problems, where, "%s%s'%s' is missing: %s", path, *path ? ": " : "",
+                           opt->name, opt->help ? opt->help : "");
     } else {
         load_default(&o);
     }

@@ -37,6 +37,15 @@ bool ob_node_is_null(const struct ob_node *node)
            strcmp(node->text, "NULL") == 0;
 }
 
+const char *ob_node_why_null(const struct ob_node *node)
+{
+    if (!node)
+        return NULL;
+    return node->text[0] == '\0' || node->text[0] == '~'
+               ? "has no value"
+               : "has no value: null without quotes is YAML's null; write \"null\" for the text";
+}
+
 enum ob_status(ob_node_err)(const struct ob_opt_pos *pos, struct ob_err *err, const char *fmt, ...)
 {
     va_list ap;

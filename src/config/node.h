@@ -50,6 +50,8 @@ const struct ob_node *ob_node_get(const struct ob_node *map, const char *key);
 const struct ob_opt_pos *ob_node_key_pos(const struct ob_node *map, const char *key);
 /* Nothing, `~` or `null` without quotes: as if the key were not there. */
 bool ob_node_is_null(const struct ob_node *node);
+/* What a null value means, for an error: NULL if node is not there. */
+const char *ob_node_why_null(const struct ob_node *node);
 /* "file:line:column: " + text. */
 enum ob_status ob_node_err(const struct ob_opt_pos *pos, struct ob_err *err, const char *fmt, ...)
     OB_PRINTF(3, 4);

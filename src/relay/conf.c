@@ -99,6 +99,9 @@ static void bad_type(struct pipe *p, const struct end *end, const char *path,
     if (!type) {
         ob_problem_add(p->ld->l.problems, &map->pos, "%s: 'type' is missing; this build has: %s",
                        path, list);
+    } else if (ob_node_is_null(type)) {
+        ob_problem_add(p->ld->l.problems, &type->pos, "%s.type %s; this build has: %s", path,
+                       ob_node_why_null(type), list);
     } else if (type->kind != OB_NODE_SCALAR) {
         ob_problem_add(p->ld->l.problems, &type->pos, "%s.type: needs text; this build has: %s",
                        path, list);
@@ -126,9 +129,8 @@ static const void *load_end(struct pipe *p, struct end *end, const struct ob_nod
         return NULL;
     }
     const struct ob_node *type = ob_node_get(map, "type");
-    if (ob_node_is_null(type))
-        type = NULL;
-    find(p, end, type && type->kind == OB_NODE_SCALAR ? type->text : NULL);
+    bool text = !ob_node_is_null(type) && type->kind == OB_NODE_SCALAR;
+    find(p, end, text ? type->text : NULL);
     if (!end->found) {
         bad_type(p, end, path, map, type);
         return NULL;

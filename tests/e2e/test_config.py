@@ -81,3 +81,14 @@ def test_an_unset_variable_names_itself_and_its_place(outbox):
     outbox.write("outbox.yaml", GOOD.replace("${SHOP:-shop}", "${NO_SUCH_VARIABLE}"))
     err = outbox.run("run", "--once", check=78).err
     assert "outbox.yaml:3:14: environment variable NO_SUCH_VARIABLE is not set" in err
+
+
+def test_null_without_quotes_is_explained(outbox):
+    """`type: null` is no text for YAML, although a sink has this name."""
+    text = 'pipelines:\n  p:\n    source: {type: sqlite, path: app.db}\n    sink: {type: %s}\n'
+    outbox.write("outbox.yaml", text % "null")
+    r = outbox.run("check", check=78)
+    assert "outbox.yaml:4:18: pipelines.p.sink.type has no value" in r.err and 'write "null"' in r.err
+    outbox.write("outbox.yaml", text % '"null"')
+    outbox.run("schema", "--apply")
+    outbox.run("check")

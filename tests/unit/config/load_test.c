@@ -90,7 +90,11 @@ static const struct {
     {"text for a map", "hello", "f:1:1: app: needs a map, here is text"},
     {"a list for a map", "[a]", "f:1:1: app: needs a map, here is a list"},
     {"missing", "note: x", "f:1:1: app: 'path' is missing: the file."},
-    {"null counts as missing", "path: ~", "f:1:1: app: 'path' is missing: the file."},
+    {"null counts as missing", "path: ~", "f:1:7: app.path has no value: the file."},
+    {"an empty value counts as missing", "path:", "f:1:6: app.path has no value: the file."},
+    {"the word null", "path: null",
+     "f:1:7: app.path has no value: null without quotes is YAML's null; write \"null\" for the "
+     "text: the file."},
     {"unknown, near", "path: x\npaht: y", "f:2:1: unknown key 'paht' in app; did you mean 'path'?"},
     {"unknown, near a _file", "path: x\npasword_file: y",
      "f:2:1: unknown key 'pasword_file' in app; did you mean 'password_file'?"},

@@ -54,6 +54,14 @@ static const struct {
      "sink."},
     {"no type", "pipelines:\n  p: {source: {path: x}, sink: {type: out}}\n",
      "f:2:15: pipelines.p.source: 'type' is missing; this build has: db"},
+    {"null as a type", "pipelines:\n  p: {source: {type: db, path: x}, sink: {type: null}}\n",
+     "f:2:49: pipelines.p.sink.type has no value: null without quotes is YAML's null; write "
+     "\"null\" for the text; this build has: out, bare"},
+    {"a type without value", "pipelines:\n  p: {source: {type: ~, path: x}, sink: {type: out}}\n",
+     "f:2:22: pipelines.p.source.type has no value; this build has: db"},
+    {"a truth as a type", "pipelines:\n  p: {source: {type: no, path: x}, sink: {type: out}}\n",
+     "f:2:22: pipelines.p.source.type: 'no' is not in this build: there is no such type; it has: "
+     "db"},
     {"a type that is no text", "pipelines:\n  p: {source: {type: [db]}, sink: {type: out}}\n",
      "f:2:22: pipelines.p.source.type: needs text; this build has: db"},
     {"an unknown type", "pipelines:\n  p: {source: {type: db, path: x}, sink: {type: kafka}}\n",
