@@ -144,6 +144,22 @@ static void check_routes(struct check *c, const struct ob_pipeline_conf *conf,
     ob_routes_free(routes);
 }
 
+/* Topics that routes name and `sink.topics` does not allow. */
+static void check_topics(struct check *c, const struct ob_pipeline_conf *conf,
+                         const struct ob_known *known)
+{
+    char what[300];
+    for (size_t i = 0; i < known->topics.n; i++) {
+        if (ob_pipeline_allows(conf, ob_str_c(known->topics.list[i]), conf->dlt))
+            continue;
+        snprintf(what, sizeof(what),
+                 "topic %.200s is not allowed by sink.topics: its events would "
+                 "be dead",
+                 known->topics.list[i]);
+        tell(c, false, what, "add the topic to sink.topics, or change the route");
+    }
+}
+
 static void check_sink(struct check *c, const struct ob_pipeline_conf *conf,
                        const struct ob_known *known)
 {
@@ -184,6 +200,7 @@ static void check_pipeline(struct check *c, const struct ob_pipeline_conf *conf)
         check_routes(c, conf, arena, &known);
         check_source(c, conf);
         check_wire(c, conf);
+        check_topics(c, conf, &known);
         check_sink(c, conf, &known);
     } else {
         tell(c, false, "no memory", "free some memory");

@@ -398,6 +398,21 @@ const struct ob_pipeline_conf *ob_config_pipeline(const struct ob_config *c, con
     return NULL;
 }
 
+bool ob_pipeline_allows(const struct ob_pipeline_conf *conf, struct ob_str topic, bool letter)
+{
+    static const char suffix[] = ".dlt";
+    size_t n = sizeof(suffix) - 1;
+    if (conf->topics.n == 0)
+        return true;
+    for (size_t i = 0; i < conf->topics.n; i++)
+        if (ob_glob(ob_str_c(conf->topics.values[i]), topic))
+            return true;
+    if (!letter || topic.n < n || memcmp(topic.p + topic.n - n, suffix, n) != 0)
+        return false;
+    topic.n -= n;
+    return ob_pipeline_allows(conf, topic, false);
+}
+
 void ob_config_explain(const struct ob_config *c, struct ob_buf *out)
 {
     ob_explain_yaml(&c->explain, out);

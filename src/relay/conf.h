@@ -21,7 +21,8 @@ struct ob_pipeline_conf {
     const struct ob_sink_driver *sink;
     const void *sink_conf;
     const char *sink_type;
-    bool require_tls; /* refuse a sink whose connections do not use TLS */
+    bool require_tls;          /* refuse a sink whose connections do not use TLS */
+    struct ob_opt_list topics; /* globs that events may be sent to; empty: all */
     struct ob_route_conf route;
     const char *service; /* default: the pipeline's name */
     int64_t shards;
@@ -61,6 +62,9 @@ enum ob_status ob_config_parse(const char *name, struct ob_str text, struct ob_c
 void ob_config_free(struct ob_config *c);
 /* NULL if there is none of that name; name NULL: the only one, or NULL if there are several. */
 const struct ob_pipeline_conf *ob_config_pipeline(const struct ob_config *c, const char *name);
+/* Whether `sink.topics` allows events (letter: dead letters) to be sent to this topic. A
+ * dead-letter topic is allowed where its origin, without `.dlt`, is. */
+bool ob_pipeline_allows(const struct ob_pipeline_conf *conf, struct ob_str topic, bool letter);
 /* The resulting config, every value with where it came from; secrets hidden. */
 void ob_config_explain(const struct ob_config *c, struct ob_buf *out);
 void ob_config_explain_json(const struct ob_config *c, struct ob_buf *out);

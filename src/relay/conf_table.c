@@ -215,5 +215,11 @@ const struct ob_opt ob_sink_type_opts[] = {
      .offset = offsetof(struct ob_pipeline_conf, require_tls),
      .help = "Refuse the configuration if a connection to the broker would not use TLS. Without "
              "it, credentials to another host without TLS are a warning."},
+    {.type = OB_OPT_LIST,
+     .name = "topics",
+     .offset = offsetof(struct ob_pipeline_conf, topics),
+     .help = "Topics that events may be sent to, as globs (`shop.*`); an event with another topic "
+             "is dead with the reason. A dead-letter topic is allowed where its origin is. Not "
+             "given: all topics."},
     {0},
 };

@@ -381,6 +381,16 @@ static void drop_page(struct dlt *d)
     d->arena = NULL;
 }
 
+/* A dead letter is sent where its event would have been allowed to go. */
+static bool bar_letter(struct shard *s, struct letter *l)
+{
+    if (ob_pipeline_allows(s->conf, l->msg.topic, true))
+        return false;
+    l->state = L_FAILED;
+    pass_over(s, l, "the topic is not allowed: none of the globs in sink.topics matches");
+    return true;
+}
+
 /* Those of the page that wait. What the sink does not take now is taken later. */
 static void submit(struct shard *s)
 {
@@ -390,7 +400,7 @@ static void submit(struct shard *s)
     size_t n = 0, taken;
     struct ob_err err = {.text = ""};
     for (size_t i = 0; i < d->n; i++) {
-        if (d->page[i].state != L_WAITS)
+        if (d->page[i].state != L_WAITS || bar_letter(s, &d->page[i]))
             continue;
         msgs[n] = &d->page[i].msg;
         tokens[n++] = DLT_TOKEN | i;

@@ -44,6 +44,10 @@ static enum ob_status route_one(struct shard *s, struct page *p, size_t i, int64
     m->event = ev;
     if (ev->fault.n > 0 && (st == OB_OK || st == OB_REJECT))
         return ob_err_set(err, OB_REJECT, "%.*s", OB_STR_ARG(ev->fault));
+    if (st == OB_OK && !ob_pipeline_allows(s->conf, m->topic, false))
+        st = ob_err_set(err, OB_REJECT,
+                        "topic '%.*s' is not allowed: none of the globs in sink.topics matches",
+                        m->topic.n < 200 ? (int)m->topic.n : 200, m->topic.p);
     if (st == OB_OK && s->conf->sink->aim)
         m->dest_hash = s->conf->sink->aim(s->sink, m);
     size_t max = s->sink_caps.max_bytes;

@@ -84,7 +84,7 @@ done:
 
 /* ---- new topics ---- */
 
-static bool read_created(rd_kafka_event_t *ev, char *why, size_t size)
+static enum kafka_created read_created(rd_kafka_event_t *ev, char *why, size_t size)
 {
     size_t n = 0;
     rd_kafka_resp_err_t code = rd_kafka_event_error(ev);
@@ -97,15 +97,15 @@ static bool read_created(rd_kafka_event_t *ev, char *why, size_t size)
         text = rd_kafka_topic_result_error_string(topics[0]);
     }
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR || code == RD_KAFKA_RESP_ERR_TOPIC_ALREADY_EXISTS)
-        return true;
+        return code == RD_KAFKA_RESP_ERR_NO_ERROR ? KAFKA_CREATED : KAFKA_EXISTED;
     snprintf(why, size, "%s: %s", rd_kafka_err2name(code), text ? text : rd_kafka_err2str(code));
-    return false;
+    return KAFKA_NOT_CREATED;
 }
 
-bool ob__kafka_create(rd_kafka_t *rk, const struct kafka_conf *c, const char *name, bool only_ask,
-                      int timeout_ms, char *why, size_t size)
+enum kafka_created ob__kafka_create(rd_kafka_t *rk, const struct kafka_conf *c, const char *name,
+                                    bool only_ask, int timeout_ms, char *why, size_t size)
 {
-    bool made = false;
+    enum kafka_created made = KAFKA_NOT_CREATED;
     char text[256] = "";
     rd_kafka_NewTopic_t *t =
         rd_kafka_NewTopic_new(name, c->partitions > 0 ? (int)c->partitions : -1,
@@ -118,9 +118,10 @@ bool ob__kafka_create(rd_kafka_t *rk, const struct kafka_conf *c, const char *na
     if (t && o && q) {
         rd_kafka_CreateTopics(rk, &t, 1, o, q);
         rd_kafka_event_t *ev = rd_kafka_queue_poll(q, timeout_ms + 500);
-        made = ev && read_created(ev, why, size);
-        if (ev)
+        if (ev) {
+            made = read_created(ev, why, size);
             rd_kafka_event_destroy(ev);
+        }
     }
     if (q)
         rd_kafka_queue_destroy(q);

@@ -116,7 +116,7 @@ static void check_new(const struct ob_sink_env *env, const struct kafka_conf *c,
                       const char *name)
 {
     char why[KAFKA_REFUSED], what[400], fix[300];
-    if (ob__kafka_create(rk, c, name, true, WAIT_MS, why, sizeof(why))) {
+    if (ob__kafka_create(rk, c, name, true, WAIT_MS, why, sizeof(why)) != KAFKA_NOT_CREATED) {
         snprintf(what, sizeof(what), "topic %.100s is not there yet and will be made", name);
         tell(env, true, what, NULL);
         return;

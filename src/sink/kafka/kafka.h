@@ -23,6 +23,7 @@
 #include "sink/sink.h"
 
 #include <librdkafka/rdkafka.h>
+#include <stdatomic.h>
 
 #define KAFKA_CAP 16384u                   /* accepted and without verdict */
 #define KAFKA_TOPICS_MAX 16384u            /* each costs memory in the library for good */
@@ -41,6 +42,9 @@ struct kafka_conf {
     bool tls;
     const char *ca_file, *cert_file, *key_file, *key_password;
     bool create_topics;
+    int64_t create_topics_max; /* 0: no limit */
+    /* By all shards of the pipeline since the start: the only field that changes. */
+    _Atomic int64_t topics_created;
     int64_t partitions, replicas; /* of topics that are made; 0: as the broker likes */
     int64_t max_message;          /* 0: what the broker takes */
     const char *id_header, *content_type_header; /* "none": none */
@@ -124,10 +128,11 @@ rd_kafka_headers_t *ob__kafka_headers(const struct ob_msg *m, const struct kafka
 /* Limits of topics by name. limit and min_isr stay where the broker does not say. */
 rd_kafka_resp_err_t ob__kafka_learn(rd_kafka_t *rk, const char *const *names, size_t n,
                                     int64_t *limits, int *min_isrs, int timeout_ms);
-/* Makes a topic as the options say, or only asks whether it could. False: why says why not. One
- * that is there is fine. */
-bool ob__kafka_create(rd_kafka_t *rk, const struct kafka_conf *c, const char *name, bool only_ask,
-                      int timeout_ms, char *why, size_t size);
+enum kafka_created { KAFKA_NOT_CREATED, KAFKA_CREATED, KAFKA_EXISTED };
+/* Creates a topic as the options say, or only asks whether it could. KAFKA_NOT_CREATED: why has the
+ * reason. */
+enum kafka_created ob__kafka_create(rd_kafka_t *rk, const struct kafka_conf *c, const char *name,
+                                    bool only_ask, int timeout_ms, char *why, size_t size);
 
 /* ---- scout.c ---- */
 

@@ -145,6 +145,25 @@ static struct kafka_report *look(struct kafka_scout *s)
     return r;
 }
 
+/* Creates a topic unless create_topics_max are created already: topics come from rows, so that a
+ * writer could fill the cluster with them. */
+static bool create_topic(const struct kafka_scout *s, const char *name, char why[KAFKA_REFUSED])
+{
+    struct kafka_conf *c = (struct kafka_conf *)s->conf; /* only for its counter */
+    int64_t before = atomic_fetch_add(&c->topics_created, 1);
+    enum kafka_created made = KAFKA_NOT_CREATED;
+    if (c->create_topics_max > 0 && before >= c->create_topics_max)
+        snprintf(why, KAFKA_REFUSED,
+                 "this process has created %lld topics, which is create_topics_max; create it "
+                 "yourself, or raise create_topics_max",
+                 (long long)before);
+    else
+        made = ob__kafka_create(s->rk, c, name, false, LEARN_MS, why, KAFKA_REFUSED);
+    if (made != KAFKA_CREATED)
+        atomic_fetch_sub(&c->topics_created, 1);
+    return made != KAFKA_NOT_CREATED;
+}
+
 /* Whether one was made, so that it pays to look again. Why another was not stays with its topic. */
 static bool create_missing(struct kafka_scout *s, const struct kafka_report *r)
 {
@@ -156,7 +175,7 @@ static bool create_missing(struct kafka_scout *s, const struct kafka_report *r)
         a->refused = NULL;
         if (r->views[i].err != RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
             continue;
-        if (ob__kafka_create(s->rk, s->conf, a->name, false, LEARN_MS, why, sizeof(why)))
+        if (create_topic(s, a->name, why))
             made = true;
         else
             a->refused = strdup(why);

@@ -80,7 +80,8 @@ static const struct {
      "f:2:54: unknown key 'pth' in pipelines.p.sink; did you mean 'path'?"},
     {"an option that a sink without options does not have",
      "pipelines:\n  p: {source: {type: db, path: x}, sink: {type: bare, path: x}}\n",
-     "f:2:55: unknown key 'path' in pipelines.p.sink; known: type, require_tls"},
+     "f:2:55: unknown key 'path' in pipelines.p.sink; known: type, require_tls, "
+     "topics"},
     {"a source's option out of range",
      "pipelines:\n  p: {source: {type: db, path: x, page: 0}, sink: {type: out}}\n",
      "f:2:41: pipelines.p.source.page: 0 is out of range; allowed is 1 to 1000"},
