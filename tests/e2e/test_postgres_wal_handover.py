@@ -3,6 +3,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +125,25 @@ def test_shards_changed_with_slots_of_an_older_program(outbox, db):
     of_shards(outbox, "messages", 1, db=db, path="out/later.jsonl")
     outbox.run("run", "--once")
     assert sorted(ns(outbox)) == list(range(1, 1001))
+
+
+def test_shards_changed_right_after_an_upgrade(outbox, db):
+    """A database of the program that recorded no slots, with one shard on messages."""
+    schema = Path(__file__).parents[2] / "schema" / "postgres"
+    before = sorted(f for f in schema.glob("0*.sql") if f.name < "010")
+    for f in [*before, schema / "roles.sql"]:
+        db.sql(f.read_text(encoding="utf-8"))
+    db.sql("insert into outbox.meta (name, value) values ('version', %s)", str(len(before)))
+    db.sql("create publication outbox_orders")
+    db.sql("select pg_create_logical_replication_slot(%s, 'pgoutput')", slot_of(db))
+    db.sql("insert into outbox.cursor (pipeline, shard, shards, mode, lsn, wal, timeline, system_id, db_oid, epoch) select 'orders', 0, 1, "
+           "'wal', confirmed_flush_lsn, 'x', 1, (select system_identifier::text from pg_control_system()), (select oid from pg_database "
+           "where datname = current_database()), 3 from pg_replication_slots where slot_name = %s", slot_of(db))
+    Messages.write(db.connect().cursor(), 1, 300)
+    wal_config(outbox, db, source=Messages.source, more="    shards: 2")
+    assert db.sql("select slot_state, native from outbox.cursor") == [("created", False)]
+    outbox.run("run", "--once")
+    assert sorted(ns(outbox)) == list(range(1, 301))
 
 
 @pytest.mark.slow
