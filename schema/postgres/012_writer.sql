@@ -1,7 +1,8 @@
 -- Adding the first row of outbox.writer, and removing the last, needs a lock that waits for open writers, and new writers wait behind
--- it: at most a second, so that a transaction that is left open stops nobody.
+-- it: at most three seconds, so that a transaction that is left open stops nobody. Shorter than deadlock_timeout (1 s) would not do:
+-- only after that the server cancels an autovacuum that is in the way.
 CREATE OR REPLACE FUNCTION outbox.switch_writer() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s' AS $$
 DECLARE
     there boolean;
 BEGIN

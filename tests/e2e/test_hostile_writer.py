@@ -451,7 +451,15 @@ def test_garbage_by_seed(stage):
 
 def test_a_key_of_the_victim_with_a_topic_that_does_not_exist(stage):
     """Such an event would hold the victim's key back at the broker. Rows of outbox.writer keep the writer to keys of its own."""
-    stage.db.sql("insert into outbox.writer (role, keys) values (%s, '{hostile-*}'), (%s, null)", stage.hostile, stage.victim)
+    def change(query, *params):
+        try:
+            stage.db.sql(query, *params)
+            return True
+        except stage.db.server.psycopg2.errors.LockNotAvailable:  # writers are never kept waiting for long
+            return False
+
+    insert = "insert into outbox.writer (role, keys) values (%s, '{hostile-*}'), (%s, null)"
+    wait_until(lambda: change(insert, stage.hostile, stage.victim), 30, "rows of outbox.writer")
     try:
         for key in KEYS:
             stage.refused("select outbox.emit('t', '{}', key => %s, topic => 'no.such.stream')", key)
@@ -460,7 +468,7 @@ def test_a_key_of_the_victim_with_a_topic_that_does_not_exist(stage):
         stage.run("select outbox.emit('t', '{}', key => 'hostile-1', topic => 'no.such.stream')")
         stage.flows()
     finally:
-        stage.db.sql("delete from outbox.writer")
+        wait_until(lambda: change("delete from outbox.writer"), 30, "no rows of outbox.writer")
 
 
 def test_nothing_of_the_victim_is_lost(stage):

@@ -131,6 +131,16 @@ def test_the_relay_runs_with_what_it_was_granted(roles, outbox):
     assert "permission denied" not in outbox.run("check", "-c", "0.yaml", check=None).out
 
 
+def test_check_lists_the_roles_that_can_act_as_a_relay(roles, outbox):
+    """Roles belong to the cluster and may have members before the schema is applied."""
+    line = "login roles that can act as a relay, besides superusers: "
+    shown = outbox.run("check", check=None).out
+    (found,) = [x.split(line)[1] for x in shown.splitlines() if line in x]
+    assert "carrier" in found.split(", ") and "app" not in found and "mallory" not in found, found
+    roles.sql("grant carrier to mallory")
+    assert "mallory" in outbox.run("check", check=None).out
+
+
 def test_rows_that_row_level_security_hides_are_never_passed_over(roles, outbox):
     """The cursor would move over them: the relay does not start, and says the statement."""
     db = roles

@@ -142,6 +142,11 @@ const struct pg_check ob_pg_checks_first[] = {
     "and c.relkind in ('r', 'p')"
 
 const struct pg_check ob_pg_checks[] = {
+    /* for people to compare with what they expect: roles may have been there before the schema */
+    {"select true, format('login roles that can act as a relay, besides superusers: %s', "
+     "string_agg(quote_ident(r.rolname), ', ' order by r.rolname)), '' from pg_roles r where "
+     "r.rolcanlogin and not r.rolsuper and outbox.is_relay(r.oid) having count(*) > 0",
+     PG_CHECK_ALWAYS},
     /* rows that we would not see */
     {"select false, format('row-level security hides rows of %s from user %s', c.oid::regclass, "
      "current_user), format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY;', c.oid::regclass) "
