@@ -42,6 +42,8 @@ struct ob_event {
     struct ob_col *cols;
     size_t n_cols;
     struct ob_str fault;   /* not empty: it can never be delivered, and this is why */
+    bool settled;          /* recorded before, ahead of the cursor: delivered, parked or dead. Only
+                              `ref` is set, and the cursor passes it */
     uint32_t attempts;     /* spent so far, durable */
     uint32_t max_attempts; /* the event's own; 0: the pipeline's */
     /* Only of rows that were drained from the parked table: */

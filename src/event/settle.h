@@ -51,6 +51,14 @@ struct ob_settle {
     size_t n;
     bool moved;   /* log-type: the cursor moves to `ref` */
     uint64_t ref; /* ref of the last event of the settled prefix */
+    /* Log-type: refs beyond the prefix, rising, whose events are delivered, parked or dead once
+     * this settle is committed. The source stores them beside the cursor, in place of those that it
+     * stored before, and marks them as `settled` when it claims them again. Events in between are
+     * not settled. Memory of the flow, valid until ob_flow_settle_end(). */
+    const uint64_t *ahead;
+    size_t n_ahead;
+    uint64_t claimed; /* ref of the last event that the flow has claimed, 0: none. What the source
+                         has stored about later ones still holds */
     uint64_t
         delivered; /* how many were delivered since the last settle: for the pipeline's counters */
 };

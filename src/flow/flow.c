@@ -34,6 +34,8 @@ static void forget(struct ob_flow *f)
     memset(f->key_bucket, 0xff, ((size_t)f->key_mask + 1) * sizeof(uint32_t));
     memset(f->dest_bucket, 0xff, ((size_t)f->dest_mask + 1) * sizeof(uint32_t));
     f->ring_head = f->ring_tail = f->ring_cut = f->passed = f->passed_cut = 0;
+    f->n_ahead = f->ahead_no = f->ahead_cut = f->ahead_ok = f->claim_ref = 0;
+    f->omitted = f->omits = false;
     f->n_used = f->n_todo = f->n_dirty = f->n_picked = f->n_over = f->over_at = f->n_cancel = 0;
     f->fhead = f->ftail = f->ahead = f->bhead = f->probe = NIL;
     f->n_in_flight = f->n_ready = f->n_rows = f->n_idle_held = f->n_idle_dests = 0;
@@ -57,13 +59,14 @@ static bool allocate(struct ob_flow *f)
     f->dest_bucket = calloc((size_t)f->dest_mask + 1, sizeof(uint32_t));
     f->ring_cap = RING_FACTOR * w;
     f->ring = calloc(f->ring_cap, sizeof(*f->ring));
+    f->ahead_refs = calloc(f->c.log_source ? f->ring_cap : 1, sizeof(uint64_t));
     f->todo = calloc(w, sizeof(uint32_t));
     f->picked = calloc(w, sizeof(uint32_t));
     f->dirty = calloc(f->n_keys_cap, sizeof(uint32_t));
     f->over = calloc(w, sizeof(uint64_t));
     f->cancel = calloc(w, sizeof(uint64_t));
     return f->slots && f->keys && f->dests && f->key_bucket && f->dest_bucket && f->ring &&
-           f->todo && f->picked && f->dirty && f->over && f->cancel;
+           f->ahead_refs && f->todo && f->picked && f->dirty && f->over && f->cancel;
 }
 
 struct ob_flow *ob_flow_new(const struct ob_flow_conf *conf, struct ob_err *err)
@@ -100,6 +103,7 @@ void ob_flow_free(struct ob_flow *f)
     free(f->key_bucket);
     free(f->dest_bucket);
     free(f->ring);
+    free(f->ahead_refs);
     free(f->todo);
     free(f->picked);
     free(f->dirty);
@@ -187,14 +191,19 @@ void ob_flow_claim(struct ob_flow *f, int64_t now, const struct ob_claimed *c, s
 {
     (void)now;
     for (size_t p = 0; p < n; p++) {
-        if (!(c[p].flags & OB_CLAIM_SKIP)) {
+        f->claim_ref = c[p].ref;
+        if (!(c[p].flags & (OB_CLAIM_SKIP | OB_CLAIM_PASSED))) {
             claim_one(f, &c[p], &tokens[p]);
             continue;
         }
         tokens[p] = 0;
         f->st.claimed++;
-        if (f->c.log_source)
-            f->ring[f->ring_tail++ % f->ring_cap] = (struct ring){.ref = c[p].ref, .slot = NIL};
+        if (!f->c.log_source)
+            continue;
+        bool foreign = !(c[p].flags & OB_CLAIM_PASSED) || OB_MUTANT(M_AHEAD_FORGOTTEN);
+        f->ring[f->ring_tail++ % f->ring_cap] =
+            (struct ring){.ref = c[p].ref, .slot = NIL, .foreign = foreign};
+        f->n_ahead += !foreign;
     }
 }
 

@@ -48,6 +48,8 @@ struct ob_flow_conf {
     uint32_t park_after_ms;  /* 2000 */
     uint32_t publish_timeout_ms; /* 30000 */
     uint32_t settle_every_ms;    /* settles are at least so far apart */
+    uint32_t ahead_max;          /* refs ahead of the cursor that one settle records, unless the
+                                    flow is closing: then all */
     uint32_t held_max;           /* cache of held hashes beyond those in the window */
     uint32_t dest_max;           /* blocked destinations remembered beyond those in the window */
     uint64_t seed;               /* of the jitter */
@@ -67,6 +69,8 @@ enum {
     OB_CLAIM_SKIP = 2, /* not for us (another shard's): only the cursor passes it */
     OB_CLAIM_POISON =
         4, /* routing refused it: it dies when its turn comes, in the order of its key */
+    OB_CLAIM_PASSED = 8, /* settled before, ahead of the cursor: only the cursor passes it, and it
+                            stays recorded until then */
 };
 
 struct ob_claimed {
@@ -136,6 +140,10 @@ size_t ob_flow_cancel(struct ob_flow *flow, uint64_t *tokens, size_t max);
 bool ob_flow_wants_reset(struct ob_flow *flow);
 
 /* ---- out: what to record ---- */
+
+/* Before a stop, a reload or a hand-over, while nothing more is submitted: the next settle records
+ * everything that is settled ahead of the cursor. May be called again with the same value. */
+void ob_flow_close(struct ob_flow *flow, bool closing);
 
 /* When there is something to settle: the earliest time to do it. INT64_MAX: nothing. */
 int64_t ob_flow_settle_at(const struct ob_flow *flow);

@@ -118,6 +118,7 @@ struct dest {
 struct ring {
     uint64_t ref;
     uint32_t slot; /* NIL: passed */
+    bool foreign;  /* another shard's: never recorded as settled ahead */
 };
 
 struct ob_flow {
@@ -141,7 +142,14 @@ struct ob_flow {
     /* What is over at the head of the ring leaves it at once and is only counted until a settle has
      * recorded it: how often a source may settle does not bound how many events pass meanwhile. */
     uint64_t passed, passed_cut, passed_ref; /* so many; of the settle under way; ref of the last */
-    uint32_t *todo, n_todo;                  /* slots with something to record */
+    /* Settled ahead of the cursor: passed entries of our own behind an entry that is not. */
+    uint64_t *ahead_refs;                   /* of the settle under way */
+    uint64_t n_ahead;                       /* such entries in the ring */
+    uint64_t ahead_no, ahead_cut, ahead_ok; /* changes: so far, in this settle, recorded */
+    bool omitted, omits;                    /* ahead_max left some out: recorded, in this settle */
+    bool closing;
+    uint64_t claim_ref;     /* of the last event claimed */
+    uint32_t *todo, n_todo; /* slots with something to record */
     uint32_t *dirty, n_dirty;
     uint32_t *picked, n_picked;
     uint64_t *over, *cancel;
@@ -195,6 +203,10 @@ enum {
     M_OVERFLOW_FORGOTTEN,    /* held hashes that have no place are taken for free */
     M_ATTEMPT_FORGOTTEN,     /* a spent attempt is recorded one settle late */
     M_WINDOW_UNBOUNDED,      /* bytes do not count */
+    M_AHEAD_NOT_STORED,      /* what is settled ahead of the cursor is not recorded */
+    M_AHEAD_IN_FLIGHT,       /* what is in flight ahead of the cursor counts as settled */
+    M_AHEAD_CUT,             /* a closing flow leaves out what ahead_max leaves out */
+    M_AHEAD_FORGOTTEN,       /* what an earlier owner settled ahead is not recorded again */
 };
 
 /* states.c */

@@ -25,7 +25,21 @@ void ob__ring_pass(struct ob_flow *f)
             break;
         f->passed_ref = r->ref;
         f->passed++;
+        f->n_ahead -= !r->foreign;
     }
+}
+
+void ob_flow_close(struct ob_flow *f, bool closing)
+{
+    f->closing = closing;
+}
+
+/* Something was settled ahead of the cursor that is not recorded as such. */
+static bool ahead_due(const struct ob_flow *f)
+{
+    if (f->n_ahead == 0 || OB_MUTANT(M_AHEAD_NOT_STORED))
+        return false;
+    return f->ahead_no != f->ahead_ok || (f->closing && f->omitted && !OB_MUTANT(M_AHEAD_CUT));
 }
 
 int64_t ob_flow_settle_at(const struct ob_flow *f)
@@ -34,7 +48,7 @@ int64_t ob_flow_settle_at(const struct ob_flow *f)
         return FOREVER;
     bool prefix = f->passed > 0 || (f->ring_head < f->ring_tail &&
                                     passable(f, &f->ring[f->ring_head % f->ring_cap]));
-    return f->n_todo > 0 || prefix ? f->settle_ms : FOREVER;
+    return f->n_todo > 0 || prefix || ahead_due(f) ? f->settle_ms : FOREVER;
 }
 
 static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
@@ -103,6 +117,29 @@ static void sort_todo(struct ob_flow *f)
     }
 }
 
+/* The refs behind the prefix whose events are settled with this settle, or are already. */
+static void collect_ahead(struct ob_flow *f, struct ob_settle *s)
+{
+    uint64_t max = f->closing && !OB_MUTANT(M_AHEAD_CUT) ? f->ring_cap : f->c.ahead_max;
+    f->ahead_cut = f->ahead_no;
+    f->omits = false;
+    s->ahead = f->ahead_refs;
+    s->claimed = f->claim_ref;
+    if ((f->n_ahead == 0 && s->n == 0 && f->n_rows == 0) || OB_MUTANT(M_AHEAD_NOT_STORED))
+        return;
+    for (uint64_t i = f->ring_cut; i < f->ring_tail; i++) {
+        const struct ring *r = &f->ring[i % f->ring_cap];
+        bool sent = r->slot != NIL && f->slots[r->slot].state == S_SENT;
+        if (r->foreign || !(passable(f, r) || (OB_MUTANT(M_AHEAD_IN_FLIGHT) && sent)))
+            continue;
+        if (s->n_ahead == max) {
+            f->omits = true;
+            return;
+        }
+        f->ahead_refs[s->n_ahead++] = r->ref;
+    }
+}
+
 bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
 {
     if (ob_flow_settle_at(f) == FOREVER)
@@ -127,7 +164,9 @@ bool ob_flow_settle_begin(struct ob_flow *f, int64_t now, struct ob_settle *s)
     while (f->ring_cut < f->ring_tail && passable(f, &f->ring[f->ring_cut % f->ring_cap]))
         s->ref = f->ring[f->ring_cut++ % f->ring_cap].ref;
     s->moved = f->passed > 0 || f->ring_cut > f->ring_head;
-    f->settling = s->n > 0 || s->moved;
+    bool due = ahead_due(f);
+    collect_ahead(f, s);
+    f->settling = s->n > 0 || s->moved || due;
     return f->settling;
 }
 
@@ -173,7 +212,9 @@ static void op_done(struct ob_flow *f, int64_t now, const struct ob_settle_op *o
         f->st.dead++;
     }
     if (t->state != S_OVERDUE) {
+        uint64_t no = f->ahead_no;
         ob__slot_over(f, i, ON_RECORDED);
+        f->ahead_ok += f->ahead_no - no; /* this settle had it already */
         return;
     }
     ob__move(f, t, ON_RECORDED);
@@ -208,6 +249,8 @@ static void pop_prefix(struct ob_flow *f)
         struct ring *r = &f->ring[f->ring_head % f->ring_cap];
         if (r->slot != NIL)
             f->slots[r->slot].ring = UINT64_MAX; /* in flight with a row of its own */
+        else
+            f->n_ahead -= !r->foreign;
         f->st.settled++;
     }
 }
@@ -223,6 +266,8 @@ void ob_flow_settle_end(struct ob_flow *f, int64_t now, enum ob_status status,
         return;
     }
     f->delivered_new -= s->delivered;
+    f->ahead_ok = f->ahead_cut;
+    f->omitted = f->omits;
     for (size_t n = 0; n < s->n; n++)
         op_done(f, now, &s->ops[n]);
     pop_prefix(f);

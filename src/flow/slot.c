@@ -87,6 +87,8 @@ void ob__slot_over(struct ob_flow *f, uint32_t i, enum on on)
         ob__move(f, s, on);
     if (s->ring != UINT64_MAX && s->ring >= f->ring_head) {
         f->ring[s->ring % f->ring_cap].slot = NIL; /* R1: the caller has seen to it */
+        f->n_ahead++;
+        f->ahead_no++;
         s->ring = UINT64_MAX;
     }
     struct key *k = &f->keys[s->key];

@@ -116,6 +116,7 @@ enum ob_status ob__shard_open_flow(struct shard *s, struct ob_err *err)
         .park_after_ms = (uint32_t)c->park_after_ms,
         .publish_timeout_ms = (uint32_t)c->publish_timeout_ms,
         .settle_every_ms = s->source_caps.settle_every_ms,
+        .ahead_max = 32768,
         .held_max = 8192,
         .dest_max = 1024,
         .seed = ob_rand_next(&s->rand),

@@ -85,6 +85,12 @@ static enum ob_status route_page(struct shard *s, struct page *p, char **reasons
     int64_t now_us = ob_clock_wall_us(s->clock);
     for (size_t i = 0; i < p->batch->n; i++) {
         const struct ob_event *ev = &p->batch->events[i];
+        if (ev->settled) {
+            p->msgs[i] = (struct ob_msg){0};
+            s->claimed[i] = (struct ob_claimed){.ref = ev->ref, .flags = OB_CLAIM_PASSED};
+            s->hashes[i] = 0;
+            continue;
+        }
         enum ob_status st = route_one(s, p, i, now_us, err);
         if (st != OB_OK && st != OB_REJECT)
             return st;
@@ -147,7 +153,7 @@ static enum ob_status look_up(struct shard *s, size_t n, struct ob_err *err)
     memset(s->held, 0, n * sizeof(bool));
     enum ob_status st = s->conf->source->held(s->source, s->hashes, n, s->held, err);
     for (size_t i = 0; st == OB_OK && i < n; i++)
-        if (s->held[i] && !(s->claimed[i].flags & OB_CLAIM_SKIP))
+        if (s->held[i] && !(s->claimed[i].flags & (OB_CLAIM_SKIP | OB_CLAIM_PASSED)))
             s->claimed[i].flags |= OB_CLAIM_HELD;
     return st;
 }

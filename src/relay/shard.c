@@ -367,6 +367,7 @@ static void phase_running(struct shard *s)
         beat(s);
     if (s->phase != PHASE_RUNNING)
         return;
+    ob_flow_close(s->flow, stopping || reloading || s->paused || s->yielding);
     ob__shard_poll_sink(s);
     ob_flow_tick(s->flow, s->now);
     if (!s->source_down || s->now >= s->retry_at)
@@ -387,6 +388,7 @@ static void phase_running(struct shard *s)
         ob__shard_submit(s);
         ob__shard_dlt(s, true);
     } else {
+        ob__shard_chase(s);
         ob__shard_dlt(s, false);
     }
     if (reloading && !stopping && !s->yielding && quiet(s))

@@ -145,6 +145,7 @@ size_t ob__shard_claim_room(const struct shard *s, uint64_t *bytes);
 extern const struct ob_sink_events ob__shard_sink_events;
 void ob__shard_poll_sink(struct shard *s);
 void ob__shard_submit(struct shard *s);
+void ob__shard_chase(struct shard *s);
 void ob__shard_settle(struct shard *s);
 void ob__shard_report(struct shard *s);
 /* What the flow has counted since it was last asked. */

@@ -123,6 +123,14 @@ void ob__shard_submit(struct shard *s)
         if (taken < n)
             break; /* full, or down: its descriptor tells when to go on */
     }
+    ob__shard_chase(s);
+}
+
+/* Messages whose acknowledgement is overdue: also while nothing more is submitted, else a stop or
+ * reload would wait for one that never comes. */
+void ob__shard_chase(struct shard *s)
+{
+    const struct ob_sink_driver *d = s->conf->sink;
     size_t n = ob_flow_cancel(s->flow, s->tokens, s->window);
     for (size_t i = 0; i < n && d->cancel; i++)
         d->cancel(s->sink, s->tokens[i]);

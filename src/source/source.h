@@ -80,7 +80,8 @@ struct ob_source_driver {
 
     /* The next events after those already claimed, at most max and about max_bytes of payload
      * (always at least one event if there is one). OB_OK: *out has n >= 1. OB_AGAIN: nothing now.
-     */
+     * Log-type: events that are parked, dead or stored as settled ahead of the cursor come with
+     * `settled`. */
     enum ob_status (*claim)(struct ob_source *s, size_t max, size_t max_bytes,
                             struct ob_batch **out, struct ob_err *err);
     /* True: a look is under way, so that OB_AGAIN did not mean that nothing is there. NULL: never.
@@ -109,7 +110,8 @@ struct ob_source_driver {
     enum ob_status (*blocked)(struct ob_source *s, uint64_t after, uint64_t *dests, size_t max,
                               size_t *n, struct ob_err *err);
 
-    /* One transaction, fenced by the epoch. OB_OK: committed. OB_AGAIN: under way, settle_finish()
+    /* One transaction, fenced by the epoch; log-type: cursor, ops and what is settled ahead of the
+     * cursor together. OB_OK: committed. OB_AGAIN: under way, settle_finish()
      * when wait_fd is readable. OB_RETRY, OB_DOWN: nothing was recorded, call again with the same.
      * OB_FENCED: nothing was recorded and the shard is not ours. */
     enum ob_status (*settle)(struct ob_source *s, struct ob_settle *settle, struct ob_settled *out,

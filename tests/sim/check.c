@@ -236,6 +236,20 @@ void sim_check_cursor(struct sim *w, uint64_t from, uint64_t to)
     }
 }
 
+void sim_check_ahead(struct sim *w, const struct sim_node *n, const struct ob_settle *s)
+{
+    for (unsigned i = 0; i < w->n_ev && !w->failed; i++) {
+        const struct sim_event *e = &w->ev[i];
+        bool over = e->stored || e->parked || e->dead || e->discarded;
+        if (w->db.ahead[i] && !over && !e->skip && !e->rolled_back)
+            sim_fail(w, "loss", "event %u is stored as settled ahead of the cursor and is not", i);
+        else if (n->known[i] && !sim_settled(w, e) && !e->parked &&
+                 s->n_ahead < w->conf.flow.ahead_max)
+            sim_fail(w, "ahead", "event %u was delivered before the settle, which leaves it out",
+                     i);
+    }
+}
+
 void sim_check_cancel(struct sim *w, struct sim_node *n, const struct sim_tok *t)
 {
     (void)n;

@@ -52,6 +52,7 @@ static void make_flow(struct ob_flow_conf *f, struct ob_rand *r)
     f->park_after_ms = PICK(r, 20, 200, 2000, 2000);
     f->publish_timeout_ms = f->park_after_ms + PICK(r, 100, 1000, 5000, 30000);
     f->settle_every_ms = PICK(r, 0, 1, 10, 100, 1000);
+    f->ahead_max = below(r, 4) ? 8 * SIM_WINDOW : between(r, 0, 8);
     f->held_max = below(r, 2) ? between(r, 1, 4) : 64;
     f->dest_max = below(r, 2) ? between(r, 1, 2) : 16;
     f->seed = ob_rand_next(r);
@@ -97,6 +98,7 @@ void sim_conf_make(struct sim_conf *c, uint64_t seed)
     c->dedupe = below(r, 2);
     c->drain_first = below(r, 2);
     c->time_first = below(r, 2);
+    c->grace_ms = PICK(r, 0, 500, 10000, 60000);
     /* Probes that never pause, with events larger than the window, would leave no place for others.
      */
     bool pauses = c->flow.window_bytes > 10000 || c->flow.probe.first_ms >= 100;

@@ -36,6 +36,12 @@ const struct sim_mutant_info sim_mutants[] = {
      0},
     {"outage-is-retry", "the sink answers retry when its connection is lost", SIM_M_OUTAGE_IS_RETRY,
      0},
+    {"ahead-as-range", "the set ahead of the cursor covers numbers that were not claimed",
+     SIM_M_AHEAD_AS_RANGE, 0},
+    {"ahead-unclaimed-dropped", "a settle drops what the set has about events not yet claimed",
+     SIM_M_AHEAD_UNCLAIMED_DROPPED, 0},
+    {"ahead-not-drained", "a drained event that was not claimed yet is not stored in the set",
+     SIM_M_AHEAD_NOT_DRAINED, 0},
     /* in flow */
     {"settle-before-ack", "the cursor passes what is only accepted", 0, M_SETTLE_BEFORE_ACK},
     {"cursor-passes-waiting", "the cursor passes what waits in the window", 0,
@@ -70,6 +76,13 @@ const struct sim_mutant_info sim_mutants[] = {
     {"overflow-forgotten", "held hashes without a place count as free", 0, M_OVERFLOW_FORGOTTEN},
     {"attempt-forgotten", "a spent attempt is recorded one settle late", 0, M_ATTEMPT_FORGOTTEN},
     {"window-unbounded", "bytes do not count", 0, M_WINDOW_UNBOUNDED},
+    {"ahead-not-stored", "what is settled ahead of the cursor is not recorded", 0,
+     M_AHEAD_NOT_STORED},
+    {"ahead-includes-in-flight", "what is in flight ahead of the cursor counts as settled", 0,
+     M_AHEAD_IN_FLIGHT},
+    {"ahead-cut-at-stop", "a clean stop records no more than a regular settle", 0, M_AHEAD_CUT},
+    {"ahead-forgotten", "what an earlier owner settled ahead is not recorded again", 0,
+     M_AHEAD_FORGOTTEN},
 };
 const unsigned sim_mutants_n = sizeof sim_mutants / sizeof sim_mutants[0];
 

@@ -15,11 +15,11 @@ struct sim_tok *sim_tok_find(struct sim_node *n, uint64_t token)
 
 /* ---- beginning and end of an instance ---- */
 
-/* What this instance sent and nobody recorded will be sent again by the next. */
+/* What this instance sent and no settle has recorded will be sent again by the next. */
 static void excuse_unsettled(struct sim *w, const struct sim_node *n)
 {
     for (unsigned i = 0; i < w->n_ev; i++)
-        if (n->seen[i].sent)
+        if (n->seen[i].sent && !sim_settled(w, &w->ev[i]))
             w->ev[i].excuse = true;
 }
 
@@ -33,15 +33,7 @@ static void forget(struct sim_node *n)
     n->claim_ref = 0;
     n->load_dests = true;
     n->load_after = 0;
-}
-
-/* Log-type: the next owner reads again what lies ahead of the cursor, parked and since then
- * published or not. */
-static void excuse_ahead(struct sim *w)
-{
-    for (unsigned i = 0; i < w->n_ev && w->conf.flow.log_source; i++)
-        if (w->ev[i].ref > w->db.cursor && (w->ev[i].parked || w->ev[i].published))
-            w->ev[i].excuse = true;
+    n->closing = 0;
 }
 
 void sim_node_start(struct sim *w, struct sim_node *n)
@@ -63,7 +55,6 @@ void sim_node_start(struct sim *w, struct sim_node *n)
         return;
     }
     sim_source_own(w, n);
-    excuse_ahead(w);
     n->running = true;
     n->hung_until = 0;
     n->wake = n->next_due = n->scan_at = w->now;
@@ -114,8 +105,60 @@ static void reload(struct sim *w, struct sim_node *n)
     lose(w, n);
     forget(n);
     sim_source_own(w, n);
-    excuse_ahead(w);
     n->next_due = w->now;
+}
+
+/* ---- a clean end: no event that is settled may come again ---- */
+
+void sim_node_close(struct sim *w, struct sim_node *n, enum sim_fault_kind kind)
+{
+    if (n->closing)
+        return;
+    SIM_TRACE(w, "owner %u begins to close", n->id);
+    n->closing = kind;
+    n->close_at = kind == SIM_F_RELOAD ? SIM_NEVER : w->now + w->conf.grace_ms;
+    n->wake = w->now;
+}
+
+static void end_owner(struct sim *w, struct sim_node *n, bool clean)
+{
+    bool yields = n->closing == SIM_F_YIELD;
+    SIM_TRACE(w, "owner %u stops%s", n->id, clean ? "" : ", its grace time is over");
+    if (!clean)
+        excuse_unsettled(w, n);
+    sim_lib_disconnect(w, n, true);
+    ob_flow_free(n->flow);
+    n->flow = NULL;
+    n->running = false;
+    if (n->epoch == w->db.epoch)
+        w->restart_at = yields ? w->now : w->now + sim_delay(w, 3000);
+}
+
+static void reload_cleanly(struct sim *w, struct sim_node *n)
+{
+    SIM_TRACE(w, "owner %u reloads its routes", n->id);
+    uint64_t t[SIM_WINDOW];
+    FLOW(ob_flow_reset(n->flow));
+    while (ob_flow_freed(n->flow, t, SIM_WINDOW) > 0)
+        ;
+    forget(n);
+    sim_source_rewind(w, n);
+    n->next_due = n->wake = w->now;
+}
+
+/* Nothing is in flight and everything is recorded, or the time is over. */
+static void finish_close(struct sim *w, struct sim_node *n)
+{
+    struct ob_flow_stats st;
+    ob_flow_stats(n->flow, &st);
+    bool quiet = st.in_flight == 0 && !n->settling && ob_flow_settle_at(n->flow) == SIM_NEVER;
+    if (!quiet && w->now < n->close_at)
+        return;
+    w->closed += quiet;
+    if (n->closing == SIM_F_RELOAD)
+        reload_cleanly(w, n);
+    else
+        end_owner(w, n, quiet);
 }
 
 bool sim_point(struct sim *w, struct sim_node *n)
@@ -250,6 +293,8 @@ static void settle_begin(struct sim *w, struct sim_node *n)
     FLOW(any = ob_flow_settle_begin(n->flow, w->now, &n->settle));
     if (!any)
         return;
+    for (unsigned i = 0; i < w->n_ev; i++)
+        n->known[i] = n->seen[i].answered && n->seen[i].last == OB_V_DELIVERED;
     n->settling = true;
     n->settle_done = w->now;
     sim_check_ops(w, n, &n->settle);
@@ -334,10 +379,20 @@ static void sleep_until(struct sim *w, struct sim_node *n, bool again)
         n->wake = w->now;
 }
 
+/* Only verdicts, settles and the end of the grace time matter. */
+static void sleep_closing(struct sim *w, struct sim_node *n)
+{
+    int64_t at = n->settling ? n->settle_done : ob_flow_settle_at(n->flow);
+    n->wake = earlier(at > w->now ? at : w->now + 1, w->now + 20);
+    if (n->close_at > w->now)
+        n->wake = earlier(n->wake, n->close_at);
+}
+
 void sim_node_round(struct sim *w, struct sim_node *n)
 {
     bool claimed_some = false;
     size_t sent = 0;
+    FLOW(ob_flow_close(n->flow, n->closing));
     hear(w, n);
     if (sim_point(w, n))
         return;
@@ -345,6 +400,12 @@ void sim_node_round(struct sim *w, struct sim_node *n)
     if (!settle(w, n) || sim_point(w, n))
         return;
     sim_node_collect(w, n);
+    if (n->closing) {
+        sim_node_ask_sink(w, n);
+        sleep_closing(w, n);
+        finish_close(w, n);
+        return;
+    }
     if (w->conf.drain_first && !sim_node_drains(w, n))
         return;
     if (!sim_node_claim(w, n, &claimed_some) || sim_point(w, n))

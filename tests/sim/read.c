@@ -27,9 +27,6 @@ static void add_token(struct sim *w, struct sim_node *n, uint64_t token, unsigne
     if (c->park_n && c->attempts < w->ev[ev].recorded)
         sim_fail(w, "attempts", "event %u: %u of %u recorded attempts are left", ev, c->attempts,
                  w->ev[ev].recorded);
-    /* Parked ahead of the cursor by an earlier owner, published by this one, then read again. */
-    if (!c->park_n && n->seen[ev].drained && w->conf.flow.log_source && w->ev[ev].excuse)
-        n->seen[ev].answered = false;
     n->seen[ev].drained |= c->park_n != 0;
     n->tok[n->n_tok++] = (struct sim_tok){.token = token,
                                           .ev = ev,
@@ -66,14 +63,15 @@ bool sim_node_claim(struct sim *w, struct sim_node *n, bool *more)
     for (size_t i = 0; i < k; i++) {
         n->claim_ref = w->conf.flow.log_source ? w->ev[evs[i]].ref : n->claim_ref + 1;
         c[i] = claimed(w, evs[i], n->claim_ref);
-        if (w->ev[evs[i]].parked || w->ev[evs[i]].dead || w->ev[evs[i]].discarded)
-            c[i].flags = OB_CLAIM_SKIP; /* recorded ahead of the cursor: that only passes it */
+        if (w->ev[evs[i]].parked || w->ev[evs[i]].dead || w->ev[evs[i]].discarded ||
+            w->db.ahead[evs[i]])
+            c[i].flags = OB_CLAIM_PASSED; /* recorded ahead of the cursor: that only passes it */
         if (lookup && w->mutant != SIM_M_FORGET_HOLDS && sim_held(w, c[i].hash))
             c[i].flags |= OB_CLAIM_HELD;
     }
     FLOW(ob_flow_claim(n->flow, w->now, c, k, tokens));
     for (size_t i = 0; i < k; i++)
-        if (!(c[i].flags & OB_CLAIM_SKIP))
+        if (!(c[i].flags & (OB_CLAIM_SKIP | OB_CLAIM_PASSED)))
             add_token(w, n, tokens[i], evs[i], &c[i]);
     *more = true;
     return true;

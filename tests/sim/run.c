@@ -72,6 +72,12 @@ static void strike(struct sim *w, const struct sim_fault *f)
         sim_operator(w, f->arg & 1);
         wake_all(w);
         break;
+    case SIM_F_STOP:
+    case SIM_F_RELOAD:
+    case SIM_F_YIELD:
+        if (o)
+            sim_node_close(w, o, f->kind);
+        break;
     case SIM_F_KINDS:
         break;
     }

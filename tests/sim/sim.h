@@ -51,6 +51,7 @@ struct sim_conf {
     bool drain_first;     /* before claims, in a round */
     bool dedupe;          /* the broker drops repeats */
     bool neighbours;      /* the phase with a blocked destination and nothing else wrong */
+    int64_t grace_ms;     /* how long a clean stop waits for what is in flight */
 };
 
 enum sim_fault_kind {
@@ -62,6 +63,9 @@ enum sim_fault_kind {
     SIM_F_SOURCE, /* the database is away */
     SIM_F_PAUSE,
     SIM_F_OPERATOR,
+    SIM_F_STOP,   /* clean: nothing more is sent, what is in flight is waited for and recorded */
+    SIM_F_RELOAD, /* likewise; then the same owner claims again from the durable cursor */
+    SIM_F_YIELD,  /* likewise; then another owner starts */
     SIM_F_KINDS
 };
 
@@ -114,6 +118,7 @@ struct sim_db {
     struct sim_row parked[SIM_EVENTS], dead[SIM_EVENTS]; /* both in order of n */
     unsigned n_parked, n_dead;
     unsigned order[SIM_EVENTS]; /* log-type: events in the order in which claims see them */
+    bool ahead[SIM_EVENTS];     /* log-type: settled ahead of the cursor, stored beside it */
 };
 
 /* A message on its way that no library knows of any more. */
@@ -191,9 +196,12 @@ struct sim_node {
     int64_t settle_done, settled_at;
     struct ob_settle settle;
     struct ob_settle_op ops[SIM_WINDOW + 8];
-    bool down_told;       /* flow was told that the sink is down */
-    int64_t down_at;      /* since when */
-    unsigned down_probes; /* in flight that were sent since then */
+    bool known[SIM_EVENTS];      /* delivered, as this owner knew when the settle under way began */
+    enum sim_fault_kind closing; /* SIM_F_STOP, SIM_F_RELOAD, SIM_F_YIELD; else 0 */
+    int64_t close_at;            /* the end of the grace time */
+    bool down_told;              /* flow was told that the sink is down */
+    int64_t down_at;             /* since when */
+    unsigned down_probes;        /* in flight that were sent since then */
 };
 
 enum sim_phase { SIM_CHAOS, SIM_NEIGHBOURS, SIM_CALM, SIM_OPERATOR, SIM_OVER };
@@ -213,7 +221,7 @@ struct sim {
     unsigned n_fault, next_fault;
     int64_t restart_at;
     bool watched[SIM_EVENTS]; /* must be delivered before the blocked destination is freed */
-    uint64_t rounds, points, crash_at, crashes, repeats, deaths, fenced, dones;
+    uint64_t rounds, points, crash_at, crashes, repeats, deaths, fenced, dones, closed;
     unsigned mutant; /* of sim_mutants[], 0: none */
     bool failed;
     char invariant[64], why[400];
@@ -242,6 +250,8 @@ bool sim_committed(const struct sim *w, const struct sim_event *e);
 bool sim_settled(const struct sim *w, const struct sim_event *e);
 bool sim_held(const struct sim *w, uint64_t hash);
 void sim_source_own(struct sim *w, struct sim_node *n);
+/* The next claim starts at the durable cursor. */
+void sim_source_rewind(struct sim *w, struct sim_node *n);
 /* OB_OK, OB_AGAIN, OB_DOWN or OB_FENCED. */
 enum ob_status sim_source_claim(struct sim *w, struct sim_node *n, size_t max, uint64_t max_bytes,
                                 unsigned *evs, size_t *n_evs);
@@ -275,6 +285,7 @@ void sim_node_start(struct sim *w, struct sim_node *n);
 void sim_node_crash(struct sim *w, struct sim_node *n);
 void sim_node_round(struct sim *w, struct sim_node *n);
 void sim_node_fenced(struct sim *w, struct sim_node *n);
+void sim_node_close(struct sim *w, struct sim_node *n, enum sim_fault_kind kind);
 struct sim_tok *sim_tok_find(struct sim_node *n, uint64_t token);
 
 /* ---- check.c: the oracle ---- */
@@ -285,6 +296,8 @@ void sim_check_ops(struct sim *w, struct sim_node *n, const struct ob_settle *s)
 /* Is the earlier event q no reason to hold back its key any more? */
 bool sim_out_of_the_way(const struct sim *w, const struct sim_event *q);
 void sim_check_cursor(struct sim *w, uint64_t from, uint64_t to);
+/* What is stored as settled ahead of the cursor is, and all that the owner knew of is stored. */
+void sim_check_ahead(struct sim *w, const struct sim_node *n, const struct ob_settle *s);
 void sim_check_bounds(struct sim *w, struct sim_node *n);
 void sim_check_cancel(struct sim *w, struct sim_node *n, const struct sim_tok *t);
 void sim_check_end(struct sim *w);
@@ -323,6 +336,9 @@ enum sim_mutant {
     SIM_M_RELEASE_TOO_EARLY,
     SIM_M_RETRY_AT_THE_END,
     SIM_M_OUTAGE_IS_RETRY,
+    SIM_M_AHEAD_AS_RANGE,
+    SIM_M_AHEAD_UNCLAIMED_DROPPED,
+    SIM_M_AHEAD_NOT_DRAINED,
     SIM_M_SINK_LAST,
 };
 struct sim_mutant_info {

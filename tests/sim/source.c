@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* source - a fake database: events, cursor or marks, parked and dead rows, an epoch.
  *
- * Log-type: claims come in one fixed order and a cursor moves over a settled prefix; what is parked
- * or dead ahead of the cursor is only passed by it when it is read again. Rows-type: no
+ * Log-type: claims come in one fixed order and a cursor moves over a settled prefix; what is
+ * parked, dead or stored as settled ahead of the cursor is only passed by it when it is read again.
+ * Rows-type: no
  * cursor; a claim returns what is committed, not marked, neither parked nor dead, and not in this
  * owner's memory, in order of the number. A claim checks the epoch in the snapshot that it reads:
  * without that an old owner could claim what stands behind a row that the new one parked. */
@@ -15,14 +16,14 @@ bool sim_committed(const struct sim *w, const struct sim_event *e)
     return !e->rolled_back && e->commit_at <= w->now;
 }
 
-/* Durably over: nobody will claim or drain it again. (Log-type: a parked event that was published
- * ahead of the cursor is claimed again after a crash.) */
+/* Durably over: it will not be claimed or drained again. */
 bool sim_settled(const struct sim *w, const struct sim_event *e)
 {
     if (e->parked)
         return false;
     return e->dead || e->discarded ||
-           (w->conf.flow.log_source ? e->ref <= w->db.cursor : e->published);
+           (w->conf.flow.log_source ? e->ref <= w->db.cursor || w->db.ahead[e - w->ev]
+                                    : e->published);
 }
 
 static bool dead_hold(const struct sim *w, uint64_t hash)
@@ -70,16 +71,21 @@ static struct sim_row row_take(struct sim_row *rows, unsigned *n, struct sim_row
 
 /* ---- claims ---- */
 
-void sim_source_own(struct sim *w, struct sim_node *n)
+void sim_source_rewind(struct sim *w, struct sim_node *n)
 {
-    if (w->mutant != SIM_M_EPOCH_NOT_RAISED || !w->db.epoch)
-        w->db.epoch++;
-    n->epoch = w->db.epoch;
     n->claim_pos = 0;
     memset(n->claimed, 0, sizeof n->claimed);
     if (w->conf.flow.log_source)
         while (n->claim_pos < w->n_ev && w->ev[w->db.order[n->claim_pos]].ref <= w->db.cursor)
             n->claim_pos++;
+}
+
+void sim_source_own(struct sim *w, struct sim_node *n)
+{
+    if (w->mutant != SIM_M_EPOCH_NOT_RAISED || !w->db.epoch)
+        w->db.epoch++;
+    n->epoch = w->db.epoch;
+    sim_source_rewind(w, n);
     if (w->mutant == SIM_M_FORGET_PARKED && w->db.n_parked) {
         for (unsigned i = 0; i < w->db.n_parked; i++)
             w->ev[w->db.parked[i].ev].parked = false;
@@ -279,6 +285,8 @@ static void settle_op(struct sim *w, struct ob_settle_op *op, unsigned ev)
         if (op->park_n)
             unpark(w, op->park_n, ev);
         e->published = true;
+        /* Its row goes: a claim that comes to it later would not know. */
+        w->db.ahead[ev] |= op->park_n && w->mutant != SIM_M_AHEAD_NOT_DRAINED;
         e->recorded = 0; /* if it is read again, it begins anew */
         break;
     case OB_SETTLE_PARK:
@@ -318,6 +326,42 @@ static void find_released(const struct sim *w, const struct ob_settle *s, uint64
     }
 }
 
+static unsigned event_of(const struct sim *w, uint64_t ref)
+{
+    unsigned i = 0;
+    while (i + 1 < w->n_ev && w->ev[i].ref != ref)
+        i++;
+    return i;
+}
+
+/* Neighbours in the set as one range of numbers: it covers numbers that were not claimed. */
+static void cover_gap(const struct sim *w, bool *ahead, uint64_t a, uint64_t b)
+{
+    unsigned x = event_of(w, a), y = event_of(w, b);
+    for (unsigned i = x < y ? x : y; i < (x < y ? y : x); i++)
+        ahead[i] = true;
+}
+
+/* The set is replaced; what it has about events that the flow has not claimed yet is kept. */
+static void store_ahead(struct sim *w, const struct ob_settle *s)
+{
+    bool ahead[SIM_EVENTS] = {false};
+    for (unsigned i = 0; i < w->n_ev; i++)
+        ahead[i] = w->db.ahead[i] && w->ev[i].ref > w->db.cursor && w->ev[i].ref > s->claimed &&
+                   w->mutant != SIM_M_AHEAD_UNCLAIMED_DROPPED;
+    for (size_t k = 0; k < s->n_ahead; k++) {
+        ahead[event_of(w, s->ahead[k])] = true;
+        if (w->mutant == SIM_M_AHEAD_AS_RANGE && k > 0)
+            cover_gap(w, ahead, s->ahead[k - 1], s->ahead[k]);
+    }
+    for (unsigned i = 0; i < w->n_ev; i++) {
+        bool left_out = w->db.ahead[i] && !ahead[i] && w->ev[i].ref > w->db.cursor;
+        if (left_out && s->n_ahead == w->conf.flow.ahead_max)
+            w->ev[i].excuse = true; /* there was no place for it */
+        w->db.ahead[i] = ahead[i];
+    }
+}
+
 enum ob_status sim_source_settle(struct sim *w, struct sim_node *n, struct ob_settle *s,
                                  uint64_t *released, size_t *n_released)
 {
@@ -341,6 +385,10 @@ enum ob_status sim_source_settle(struct sim *w, struct sim_node *n, struct ob_se
     if (s->moved) {
         sim_check_cursor(w, w->db.cursor, s->ref);
         w->db.cursor = s->ref;
+    }
+    if (w->conf.flow.log_source) {
+        store_ahead(w, s);
+        sim_check_ahead(w, n, s);
     }
     find_released(w, s, released, n_released);
     w->progress_at = w->now;

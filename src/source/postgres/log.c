@@ -25,7 +25,8 @@ static void page_drop(void *arg)
 /* ---- rows that are recorded already ---- */
 
 /* After a restart the cursor may stand below events that are parked or dead already: those have
- * their attempts there and must not start anew (test: "restart keeps attempts"). */
+ * their attempts there and must not start anew (test: "restart keeps attempts"). Others are stored
+ * as settled ahead of the cursor. */
 static enum ob_status load_recorded(struct ob_source *s, struct ob_err *err)
 {
     struct log_state *l = s->state;
@@ -43,23 +44,34 @@ static enum ob_status load_recorded(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
-/* Marks the rows of the page that have a parked or dead row. */
+static bool skip_row(struct log_state *l, int row)
+{
+    if (!l->skip)
+        l->skip = calloc((size_t)PQntuples(l->page), sizeof(*l->skip));
+    if (l->skip)
+        l->skip[row] = true;
+    return l->skip != NULL;
+}
+
+/* Marks the rows of the page that have a parked or dead row, or are in the set. */
 static enum ob_status find_recorded(struct ob_source *s, struct ob_err *err)
 {
     struct log_state *l = s->state;
     int n = PQntuples(l->page);
     PGresult *res = NULL;
-    bool any = false;
+    bool any = false, ok = true;
     free(l->skip);
     l->skip = NULL;
     ob_pg_array_begin(&s->array[0]);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && ok; i++) {
         int64_t seq = ob_pg_i64(l->page, i, 0);
         any = any || seq <= l->recorded_max;
         ob_pg_array_int(&s->array[0], seq);
+        if (ob_ahead_find(&l->ahead.set, 0, (uint64_t)seq))
+            ok = skip_row(l, i);
     }
-    if (!any)
-        return OB_OK;
+    if (!any || !ok)
+        return ok ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_pg_array_end(&s->array[0]))};
     enum ob_status st = ob_pg_query(
         &s->sql,
@@ -67,15 +79,10 @@ static enum ob_status find_recorded(struct ob_source *s, struct ob_err *err)
         "from outbox.parked p where p.pipeline = $1 and p.seq = t.seq) or exists (select 1 from "
         "outbox.dead d where d.pipeline = $1 and d.seq = t.seq)",
         p, 2, true, &res, err);
-    if (st == OB_OK && PQntuples(res) > 0) {
-        l->skip = calloc((size_t)n, sizeof(*l->skip));
-        if (!l->skip)
-            st = ob_err_set(err, OB_DOWN, "no memory");
-    }
-    for (int i = 0; l->skip && i < PQntuples(res); i++) {
+    for (int i = 0; st == OB_OK && i < PQntuples(res); i++) {
         int64_t at = ob_pg_i64(res, i, 0) - 1;
-        if (at >= 0 && at < n)
-            l->skip[at] = true;
+        if (at >= 0 && at < n && !skip_row(l, (int)at))
+            st = ob_err_set(err, OB_DOWN, "no memory");
     }
     PQclear(res);
     return st;
@@ -106,24 +113,31 @@ static enum ob_status next_page(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
-/* How many rows of the page fit, and how many of them are events. */
-static int count_rows(const struct ob_source *s, size_t max, size_t max_bytes, size_t *events)
+/* How many rows of the page fit. */
+static int count_rows(const struct ob_source *s, size_t max, size_t max_bytes)
 {
     const struct log_state *l = s->state;
     int total = PQntuples(l->page), n = 0;
     size_t bytes = 0;
-    *events = 0;
-    while (l->row + n < total && *events < max) {
+    while (l->row + n < total && (size_t)n < max) {
         int row = l->row + n;
-        if (!l->skip || !l->skip[row]) {
+        if (!l->skip || !l->skip[row])
             bytes += 64 + ob_pg_event_size(l->page, row, 0, &s->limits);
-            if (*events > 0 && bytes > max_bytes)
-                break;
-            (*events)++;
-        }
+        if (n > 0 && bytes > max_bytes)
+            break;
         n++;
     }
     return n;
+}
+
+/* Of an event that is settled only the cursor's place is needed. */
+static void fill_settled(struct log_state *l, int row, uint64_t ref, struct ob_event *ev)
+{
+    struct ob_ahead_at *member =
+        ob_ahead_find(&l->ahead.set, 0, (uint64_t)ob_pg_i64(l->page, row, 0));
+    if (member)
+        member->ref = ref;
+    *ev = (struct ob_event){.ref = ref, .settled = true};
 }
 
 static bool own_events(struct ob_batch *batch)
@@ -162,9 +176,13 @@ static enum ob_status fill_batch(struct ob_source *s, int *rows, struct ob_batch
     for (int i = 0; i < *rows; i++) {
         int row = l->row + i;
         enum ob_status st = OB_OK;
-        if (l->skip && l->skip[row])
-            continue;
+        uint64_t ref = l->given + (uint64_t)i + 1;
         struct ob_event *ev = &batch->events[batch->n];
+        if (l->skip && l->skip[row]) {
+            fill_settled(l, row, ref, ev);
+            batch->n++;
+            continue;
+        }
         bool ok = ob_pg_event(l->page, row, 0, batch->arena, ev);
         if (ok && ob_pg_event_partial(l->page, row, 0, true))
             st = read_alone(s, batch->n == 0, ob_pg_event_size(l->page, row, 0, &s->limits),
@@ -179,7 +197,7 @@ static enum ob_status fill_batch(struct ob_source *s, int *rows, struct ob_batch
             return ob_err_set(err, OB_DOWN, "no memory for %d events", *rows);
         if (st != OB_OK)
             return st;
-        ev->ref = l->given + (uint64_t)i + 1;
+        ev->ref = ref;
         batch->n++;
     }
     return OB_OK;
@@ -196,22 +214,14 @@ static bool keep_page(struct log_state *l, struct ob_batch *batch)
     return true;
 }
 
-/* OB_AGAIN: all rows of the page were recorded already. */
 static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes,
                                struct ob_batch **out, struct ob_err *err)
 {
     struct log_state *l = s->state;
-    size_t events = 0;
-    int rows = count_rows(s, max, max_bytes, &events);
-    if (events == 0) {
-        l->given += (uint64_t)rows;
-        PQclear(l->page);
-        l->page = NULL;
-        return OB_AGAIN;
-    }
-    struct ob_batch *batch = ob_batch_new(events, (size_t)2 << 30);
+    int rows = count_rows(s, max, max_bytes);
+    struct ob_batch *batch = ob_batch_new((size_t)rows, (size_t)2 << 30);
     enum ob_status st = batch ? fill_batch(s, &rows, batch, err)
-                              : ob_err_set(err, OB_DOWN, "no memory for %zu events", events);
+                              : ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
     if (st != OB_OK) {
         ob_batch_unref(batch);
         /* A row that was read and is gone: somebody truncated the table. Look again. */
@@ -339,6 +349,7 @@ static void log_stop(struct ob_source *s)
     drop_results(l);
     ob_pg_ring_clear(&l->ring);
     ob_pg_past_clear(l);
+    ob_pg_ahead_clear(&l->ahead);
     ob_pg_place_clear(&l->at);
     ob_pg_place_clear(&l->durable);
     ob_pg_place_clear(&l->complete_at);
@@ -395,6 +406,8 @@ static enum ob_status log_start(struct ob_source *s, struct ob_err *err)
     s->state = l;
     enum ob_status st = load_place(s, err);
     if (st == OB_OK)
+        st = ob_pg_ahead_load(s, &l->ahead, err);
+    if (st == OB_OK)
         st = load_recorded(s, err);
     if (st == OB_OK)
         st = ob_pg_past_load(s, err);
@@ -449,6 +462,8 @@ static void log_rewind(struct ob_source *s)
     l->poll_at = l->idle_ms = 0;
     s->fence_first = l->durable_fence;
     ob_pg_place_set(&l->at, &l->durable);
+    ob_ahead_unclaimed(&l->ahead.set);
+    l->at_own = false;
     if (load_recorded(s, &err) != OB_OK)
         l->recorded_max = INT64_MAX; /* every page is looked up */
 }
@@ -473,15 +488,19 @@ static void log_cursor(struct ob_source *s, const struct ob_settle *settle, stru
     const struct place_entry *e = settle->moved ? ob_pg_ring_at(&l->ring, settle->ref) : NULL;
     if (e)
         write_place(l, &e->at, out);
+    const struct place *at = e ? &e->at : l->own_place ? &l->durable : NULL;
+    ob_pg_ahead_next(&l->ahead, ob_pg_log_ahead(l, settle, at), out);
 }
 
 static void log_settled(struct ob_source *s, const struct ob_settle *settle)
 {
     struct log_state *l = s->state;
     const struct place_entry *e = settle->moved ? ob_pg_ring_at(&l->ring, settle->ref) : NULL;
+    ob_pg_ahead_stored(&l->ahead);
     if (!e)
         return;
     ob_pg_place_set(&l->durable, &e->at);
+    l->own_place = !l->durable.late_snap && l->durable.adopt_pos < 0;
     l->durable_fence = s->fence;
     ob_pg_ring_drop(&l->ring, settle->ref);
 }
@@ -503,6 +522,7 @@ static void log_rested(struct ob_source *s)
 {
     struct log_state *l = s->state;
     ob_pg_place_set(&l->durable, &l->at);
+    l->own_place = (l->at_own || l->own_place) && !l->durable.late_snap && l->durable.adopt_pos < 0;
     l->durable_fence = s->fence;
     ob_pg_ring_drop(&l->ring, l->ring.tail);
 }
@@ -632,7 +652,11 @@ static enum ob_status log_status(struct ob_source *s, struct ob_source_status *o
                                  struct ob_err *err)
 {
     const struct log_state *l = s->state;
-    return ob_pg_status_native(&s->sql, s->pipeline, l->durable.pos, out, err);
+    enum ob_status st = ob_pg_status_native(&s->sql, s->pipeline, l->durable.pos, out, err);
+    int64_t ahead = (int64_t)l->ahead.set.n;
+    if (st == OB_OK)
+        out->pending -= out->pending < ahead ? out->pending : ahead;
+    return st;
 }
 
 const struct pg_reader ob_pg_log = {

@@ -3,6 +3,7 @@
 #ifndef OB_SOURCE_POSTGRES_LOG_H
 #define OB_SOURCE_POSTGRES_LOG_H
 
+#include "source/ahead.h"
 #include "source/postgres/native.h"
 #include "source/postgres/pg.h"
 #include "source/postgres/snap.h"
@@ -60,6 +61,10 @@ struct log_state {
     struct past *past;
     size_t n_past;
     char numbers[3][24]; /* texts of the cursor that is being written */
+    struct pg_ahead ahead;
+    bool at_own;    /* a round of ours has moved `at` since the last rewind */
+    bool own_place; /* `durable` has a snapshot of ours and no pass over late rows is under way:
+                       what it has passed is not claimed again */
 };
 
 /* round.c */
@@ -72,6 +77,10 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err) OB_MUST
 void ob_pg_round_cancel(struct ob_source *s);
 /* The reader's session is gone: FENCED. */
 enum ob_status ob_pg_round_lost(struct ob_source *s, const char *what, struct ob_err *err);
+
+/* ahead.c: fills ahead.next for this settle. at: where the cursor will be; NULL: at a place of an
+ * earlier owner, behind which late rows may come. False: no memory. */
+bool ob_pg_log_ahead(struct log_state *l, const struct ob_settle *settle, const struct place *at);
 
 /* past.c */
 enum ob_status ob_pg_past_load(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;

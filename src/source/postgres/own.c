@@ -120,7 +120,7 @@ static enum ob_status take_shards(struct ob_source *s, const struct before *old,
 static enum ob_status reshard(struct ob_source *s, bool other_keys, struct ob_err *err)
 {
     char shards[12];
-    PGresult *res = NULL;
+    PGresult *res = NULL, *ahead = NULL;
     number(shards, s->shards);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shards)};
     enum ob_status st = ob_pg_query(&s->sql,
@@ -142,9 +142,14 @@ static enum ob_status reshard(struct ob_source *s, bool other_keys, struct ob_er
     if (before > 0 && before <= SHARDS_MAX && s->conf->mode == PG_WAL)
         st = ob_pg_wal_name_slots(s, before, err);
     if (st == OB_OK)
+        st = ob_pg_ahead_gather(s, &ahead, err);
+    if (st == OB_OK)
         st = ob_pg_query(&s->sql, "select outbox.reshard($1, $2::int)", p, 2, false, NULL, err);
+    if (st == OB_OK)
+        st = ob_pg_ahead_spread(s, ahead, err);
     if (st == OB_OK && before <= SHARDS_MAX)
         s->slots_before = before;
+    PQclear(ahead);
     return st;
 }
 

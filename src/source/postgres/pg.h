@@ -9,6 +9,7 @@
  *     record.c  parked and dead rows          parked.c   held, drain, blocked
  *     log.c     mode log: handing out         round.c    its statements: one look at the table
  *     snap.c    snapshots, places, the ring   past.c     a changed number of shards
+ *     ahead.c   what is settled ahead of it
  *     native.c  rows of outbox.event          schema.c   migrations
  *     status.c  numbers for people            admin*.c, check*.c  what people do
  *     wal*.c    mode wal, see wal.h           pgoutput.c the messages of its stream
@@ -24,6 +25,7 @@
 #include "core/buf.h"
 #include "event/mapping.h"
 #include "source/admin.h"
+#include "source/ahead.h"
 #include "source/postgres/conn.h"
 #include "source/source.h"
 
@@ -56,7 +58,31 @@ struct pg_cursor {
     const char *pos, *snap, *late_pos, *late_snap; /* pos set: late_snap NULL means NULL */
     const char *adopt_pos;                         /* likewise */
     const char *lsn, *rows_done;
+    const char *ahead, *ahead_n; /* the set of source/ahead.h as text of a bytea, and its size */
 };
+
+/* The events that are settled ahead of the cursor. */
+struct pg_ahead {
+    struct ob_ahead set;  /* as stored */
+    struct ob_ahead next; /* as the settle under way stores it */
+    bool fresh;           /* next was made for it */
+    struct ob_buf bytes, text;
+    char n[24];
+};
+
+/* ahead.c. load(): adds what the cursor's row has. next(): writes `next`, which the caller has
+ * filled, into out. stored(): that was committed. */
+enum ob_status ob_pg_ahead_load(struct ob_source *s, struct pg_ahead *a,
+                                struct ob_err *err) OB_MUST_CHECK;
+void ob_pg_ahead_next(struct pg_ahead *a, bool complete, struct pg_cursor *out);
+void ob_pg_ahead_stored(struct pg_ahead *a);
+void ob_pg_ahead_clear(struct pg_ahead *a);
+/* Around a change of the number of shards, in its transaction: what an old shard has settled ahead
+ * of its cursor is settled for every new one. The caller clears *out. */
+enum ob_status ob_pg_ahead_gather(struct ob_source *s, PGresult **out,
+                                  struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_pg_ahead_spread(struct ob_source *s, const PGresult *gathered,
+                                  struct ob_err *err) OB_MUST_CHECK;
 
 /* Assignments of a struct pg_cursor in an update of outbox.cursor. The fence is given with the
  * place: the transaction id is later than its snapshots. */

@@ -358,6 +358,7 @@ enum ob_status ob_pg_round_take(struct ob_source *s, struct ob_err *err)
     if (ok) {
         ob_pg_place_set(&l->at, &at);
         set_limit(s, l);
+        l->at_own = true;
     }
     if (ok && l->complete)
         ob_pg_place_set(&l->complete_at, &at);

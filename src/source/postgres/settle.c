@@ -36,15 +36,18 @@ static enum ob_status fence(struct ob_source *s, const struct ob_settle *settle,
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard),       PG_TEXT(epoch),
                                  PG_TEXT(delivered),   PG_TEXT(failed),      PG_TEXT(c.pos),
                                  PG_TEXT(c.snap),      PG_TEXT(c.late_pos),  PG_TEXT(c.late_snap),
-                                 PG_TEXT(c.lsn),       PG_TEXT(c.rows_done), PG_TEXT(c.adopt_pos)};
+                                 PG_TEXT(c.lsn),       PG_TEXT(c.rows_done), PG_TEXT(c.adopt_pos),
+                                 PG_TEXT(c.ahead),     PG_TEXT(c.ahead_n)};
     enum ob_status st = ob_pg_query(
         &s->sql,
         "update outbox.cursor set settle_no = settle_no + 1, beat = beat + 1, beat_at = "
         "clock_timestamp(), published = published + $4::bigint, failed = failed + $5::bigint, "
-        "lsn = coalesce($10::pg_lsn, lsn), rows_done = coalesce($11::bigint, rows_done), " PLACE
+        "lsn = coalesce($10::pg_lsn, lsn), rows_done = coalesce($11::bigint, rows_done), "
+        "ahead = case when $14::bigint is null then ahead else nullif($13::bytea, '') end, "
+        "ahead_n = coalesce($14::bigint, ahead_n), " PLACE
         " where pipeline = $1 and shard = $2::int and epoch = "
         "$3::bigint returning pg_current_xact_id()",
-        p, 12, true, &res, err);
+        p, 14, true, &res, err);
     if (st != OB_OK)
         return st;
     if (PQntuples(res) == 0)

@@ -121,8 +121,9 @@ static void read_shard(const PGresult *res, int row, struct ob_shard_status *out
         snprintf(out->state, sizeof(out->state), "stopped");
 }
 
-static enum ob_status fill(struct ob_admin *a, int64_t pos, struct ob_shard_status *out,
-                           struct ob_err *err)
+/* ahead: how many are settled ahead of the cursor. */
+static enum ob_status fill(struct ob_admin *a, int64_t pos, int64_t ahead,
+                           struct ob_shard_status *out, struct ob_err *err)
 {
     out->source = (struct ob_source_status){0};
     enum ob_status st = side_tables(&a->db, a->pipeline, &out->source, err);
@@ -136,6 +137,8 @@ static enum ob_status fill(struct ob_admin *a, int64_t pos, struct ob_shard_stat
         st = ob_pg_admin_mapped(a)
                  ? ob_pg_map_status(a, &out->source, err)
                  : ob_pg_status_native(&a->db, a->pipeline, pos, &out->source, err);
+    if (st == OB_OK && !ob_pg_admin_mapped(a))
+        out->source.pending -= out->source.pending < ahead ? out->source.pending : ahead;
     return st;
 }
 
@@ -160,20 +163,21 @@ enum ob_status ob_pg_admin_status(struct ob_admin *a, struct ob_shard_status *ou
     enum ob_status st = ob_pg_admin_need(a, err);
     const struct pg_param p[] = {PG_TEXT(a->pipeline)};
     if (st == OB_OK)
-        st = ob_pg_query(&a->db,
-                         "select shard, shards, owner, greatest(0, (extract(epoch from "
-                         "clock_timestamp() - beat_at) * 1000))::bigint, state, published, failed, "
-                         "in_flight, pos from outbox.cursor where pipeline = $1 order by shard",
-                         p, 1, true, &res, err);
+        st = ob_pg_query(
+            &a->db,
+            "select shard, shards, owner, greatest(0, (extract(epoch from "
+            "clock_timestamp() - beat_at) * 1000))::bigint, state, published, failed, "
+            "in_flight, pos, ahead_n from outbox.cursor where pipeline = $1 order by shard",
+            p, 1, true, &res, err);
     if (st != OB_OK)
         return st;
     for (int i = 0; i < PQntuples(res) && got < max && st == OB_OK; i++) {
         read_shard(res, i, &out[got]);
-        st = fill(a, ob_pg_i64(res, i, 8), &out[got++], err);
+        st = fill(a, ob_pg_i64(res, i, 8), ob_pg_i64(res, i, 9), &out[got++], err);
     }
     if (st == OB_OK && got == 0 && max > 0) { /* never ran: all is pending */
         out[0] = (struct ob_shard_status){.shards = 1, .beat_age_ms = -1, .state = "stopped"};
-        st = fill(a, 0, &out[0], err);
+        st = fill(a, 0, 0, &out[0], err);
         got = 1;
     }
     struct shard_rows rows = {out, got};

@@ -243,8 +243,8 @@ static enum ob_status fill_shard(struct ob_admin *a, sqlite3_stmt *st, struct ob
     enum ob_status ret;
 
     read_shard(a, st, out);
-    ret = ob_sqlite_status_of(&a->db, a->pipeline, (uint64_t)sqlite3_column_int64(st, 2), now,
-                              &out->source, err);
+    ret = ob_sqlite_status_of(&a->db, a->pipeline, (uint64_t)sqlite3_column_int64(st, 2),
+                              sqlite3_column_int64(st, 9), now, &out->source, err);
     if (ret == OB_OK && out->shards > 1)
         ret = ob_sqlite_count_shard(&a->db, a->pipeline, out->shard, out->shards,
                                     &out->source.parked, &out->source.dead, err);
@@ -265,7 +265,7 @@ static enum ob_status status_rows(struct ob_admin *a, sqlite3_stmt *st, struct o
         ret = ob_sqlite_fail(err, a->db.h, rc, "reading the status");
     if (ret == OB_OK && got == 0 && max > 0) { /* never ran: all is pending */
         out[0] = (struct ob_shard_status){.shards = 1, .beat_age_ms = -1, .state = "stopped"};
-        ret = ob_sqlite_status_of(&a->db, a->pipeline, 0, ob_clock_wall_us(a->clock) / 1000,
+        ret = ob_sqlite_status_of(&a->db, a->pipeline, 0, 0, ob_clock_wall_us(a->clock) / 1000,
                                   &out[0].source, err);
         got = 1;
     }
@@ -283,10 +283,11 @@ static enum ob_status status(struct ob_admin *a, struct ob_shard_status *out, si
 
     if (ret != OB_OK)
         return ret;
-    rc = sqlite3_prepare_v2(a->db.h,
-                            "SELECT shard, shards, pos, owner, beat_at, state, published, failed,"
-                            " in_flight FROM outbox_cursor WHERE pipeline = ?1 ORDER BY shard",
-                            -1, &st, NULL);
+    rc = sqlite3_prepare_v2(
+        a->db.h,
+        "SELECT shard, shards, pos, owner, beat_at, state, published, failed,"
+        " in_flight, ahead_n FROM outbox_cursor WHERE pipeline = ?1 ORDER BY shard",
+        -1, &st, NULL);
     ret = rc == SQLITE_OK ? status_rows(a, st, out, max, n, err)
                           : ob_sqlite_fail(err, a->db.h, rc, "reading the status");
     sqlite3_finalize(st);

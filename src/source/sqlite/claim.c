@@ -159,7 +159,8 @@ enum ob_status ob_sqlite_row_event(const struct db *db, const struct ob_limits *
 }
 
 /* After a restart the cursor may stand below events that are parked or dead already: those have
- * their attempts there and must not start anew (source/sqlite: restart keeps attempts). */
+ * their attempts there and must not start anew (source/sqlite: restart keeps attempts). Others are
+ * stored as settled ahead of the cursor. */
 static enum ob_status load_recorded(struct ob_source *s, struct ob_err *err)
 {
     sqlite3_stmt *st = s->db.st[ST_RECORDED_MAX];
@@ -183,8 +184,8 @@ static enum ob_status is_recorded(struct ob_source *s, uint64_t seq, bool *yes, 
     sqlite3_stmt *st;
     int rc;
 
-    *yes = false;
-    if (seq > s->recorded_max)
+    *yes = ob_ahead_find(&s->ahead, 0, seq) != NULL;
+    if (*yes || seq > s->recorded_max)
         return OB_OK;
     st = s->db.st[ST_RECORDED];
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
@@ -217,10 +218,14 @@ static void take_row(sqlite3_context *c, int n, sqlite3_value **v)
     if (!t || t->st != OB_OK)
         return;
     uint64_t seq = (uint64_t)sqlite3_value_int64(v[C_SEQ]);
+    struct ob_event *ev = &t->batch->events[t->batch->n];
+    memset(ev, 0, sizeof(*ev));
     t->st = is_recorded(t->s, seq, &recorded, t->err);
-    if (t->st == OB_OK && !recorded) {
-        struct ob_event *ev = &t->batch->events[t->batch->n];
-        memset(ev, 0, sizeof(*ev));
+    if (t->st == OB_OK && recorded) {
+        ev->ref = seq;
+        ev->settled = true;
+        t->batch->n++;
+    } else if (t->st == OB_OK) {
         t->st = values_event(db->utf16, &t->s->limits, v, t->batch->n ? t->left : SIZE_MAX,
                              t->batch->arena, ev, t->err);
         if (t->st == OB_OK) {
@@ -255,10 +260,13 @@ static enum ob_status take_large(struct ob_source *s, struct ob_batch *batch, ui
     enum ob_status ret = ob_sqlite_step_one(&s->db, st, &seq, "reading events", err);
     if (ret == OB_OK)
         ret = is_recorded(s, (uint64_t)seq, &recorded, err);
-    if (ret != OB_OK || recorded) {
-        *last = ret == OB_OK ? (uint64_t)seq : *last;
-        return ret;
+    if (ret == OB_OK && recorded) {
+        *last = (uint64_t)seq;
+        *ev = (struct ob_event){.ref = *last, .settled = true};
+        batch->n++;
     }
+    if (ret != OB_OK || recorded)
+        return ret;
     ret = ob_sqlite_read_event(&s->db, &s->limits, (uint64_t)seq, true, SIZE_MAX, batch->arena, ev,
                                err);
     if (ret == OB_REJECT)
@@ -320,7 +328,7 @@ static enum ob_status page(struct ob_source *s, size_t max, size_t max_bytes, st
         sqlite3_reset(st); /* ends the read transaction: it must not hold up checkpoints */
         if (ret == OB_OK)
             s->claimed = last;
-    } while (ret == OB_OK && batch->n == 0); /* all were recorded already: the next page */
+    } while (ret == OB_OK && batch->n == 0);
     if (ret != OB_OK) {
         ob_batch_unref(batch);
         return ret;

@@ -27,6 +27,7 @@ static const char *const sql[ST_MAX] = {
         "SELECT epoch, pos, settle_no, owner, beat FROM outbox_cursor" P " AND shard = ?2",
     [ST_CURSORS] =
         "SELECT shard, shards, pos, epoch, beat, owner FROM outbox_cursor" P " ORDER BY shard",
+    [ST_AHEAD] = "SELECT ahead FROM outbox_cursor" P " AND shard = ?2",
     [ST_ANY_KEY] = "SELECT 1 FROM outbox_parked_key" P " LIMIT 1",
     [ST_HELD] = "SELECT 1 FROM outbox_parked_key" P " AND hash = ?2",
     [ST_KEYS] = "SELECT hash, due_ms FROM outbox_parked_key" P " AND blocked_dest = ?2"
@@ -44,8 +45,8 @@ static const char *const sql[ST_MAX] = {
         "SELECT min(blocked_dest) FROM outbox_parked_key" P " AND blocked_dest BETWEEN ?2 AND ?3",
     [ST_DEST_KEYS] = "SELECT hash FROM outbox_parked_key" P " AND blocked_dest = ?2",
     [ST_SETTLE] = "UPDATE outbox_cursor SET pos = max(pos, ?4), settle_no = ?5, beat = beat + 1,"
-                  " beat_at = ?6, published = published + ?7, failed = failed + ?8" P
-                  " AND shard = ?2 AND epoch = ?3",
+                  " beat_at = ?6, published = published + ?7, failed = failed + ?8, ahead = ?9,"
+                  " ahead_n = ?10" P " AND shard = ?2 AND epoch = ?3",
     [ST_BEAT] = "UPDATE outbox_cursor SET beat = beat + 1, beat_at = ?4, state = ?5,"
                 " in_flight = ?6" P " AND shard = ?2 AND epoch = ?3",
     [ST_PAUSED] = "SELECT paused FROM outbox_pipeline WHERE name = ?1",

@@ -28,6 +28,9 @@ static void sqlite_close(struct ob_source *s)
     ob_sqlite_wake_close(&s->wake);
     ob_sqlite_db_close(&s->db);
     ob_buf_clear(&s->history);
+    ob_buf_clear(&s->ahead_bytes);
+    ob_ahead_free(&s->ahead);
+    ob_ahead_free(&s->ahead_next);
     free(s->past);
     free(s->touched);
     free(s->given);
@@ -62,6 +65,7 @@ static enum ob_status sqlite_open(const struct ob_source_env *env, const void *c
     s->log = env->log;
     s->busy_ms = c->busy_ms > 0 ? c->busy_ms : 250;
     ob_buf_init(&s->history, (size_t)64 << 10);
+    ob_buf_init(&s->ahead_bytes, 0);
     s->path = strdup(c->path);
     s->pipeline = strdup(env->pipeline);
     s->owner = strdup(env->owner ? env->owner : "");

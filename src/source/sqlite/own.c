@@ -264,6 +264,8 @@ static enum ob_status raise_epoch(struct ob_source *s, const struct takeover *t,
     if (st == OB_OK)
         st = load_cursor(s, err);
     if (st == OB_OK)
+        st = ob_sqlite_ahead_load(s, err);
+    if (st == OB_OK)
         st = ob_sqlite_past_load(s, err);
     return st;
 }

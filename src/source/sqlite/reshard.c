@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reshard - a changed number of shards. The new cursors start at the lowest position of the old
  * ones; where the others stood is remembered, so that what they had settled is not delivered
- * again. */
+ * again. What the old ones had settled ahead of their cursors is settled for every new one. */
 #include "source/sqlite/sqlite.h"
 
 #include <stdlib.h>
@@ -15,6 +15,8 @@ static enum ob_status run(struct ob_source *s, const char *text, struct ob_err *
     if (rc == SQLITE_OK) {
         ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
         sqlite3_bind_int64(st, 2, s->shards);
+        if (s->ahead_bytes.n)
+            sqlite3_bind_blob64(st, 3, s->ahead_bytes.p, s->ahead_bytes.n, SQLITE_STATIC);
         rc = sqlite3_step(st);
     }
     if (rc != SQLITE_DONE)
@@ -66,15 +68,16 @@ enum ob_status ob_sqlite_reshard(struct ob_source *s, struct ob_err *err)
         " epoch = (SELECT max(epoch) FROM outbox_cursor WHERE pipeline = ?1) + 1,"
         " published = (SELECT sum(published) FROM outbox_cursor WHERE pipeline = ?1),"
         " failed = (SELECT sum(failed) FROM outbox_cursor WHERE pipeline = ?1),"
+        " ahead = ?3, ahead_n = (SELECT sum(ahead_n) FROM outbox_cursor WHERE pipeline = ?1),"
         " state = 'stopped', owner = '', in_flight = 0"
         " WHERE pipeline = ?1 AND shard = 0",
         "DELETE FROM outbox_cursor WHERE pipeline = ?1 AND shard > 0",
         "WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n + 1 < ?2)"
-        " INSERT INTO outbox_cursor (pipeline, shard, shards, pos, epoch)"
-        " SELECT ?1, i.n, ?2, c.pos, c.epoch FROM i JOIN outbox_cursor AS c"
+        " INSERT INTO outbox_cursor (pipeline, shard, shards, pos, epoch, ahead, ahead_n)"
+        " SELECT ?1, i.n, ?2, c.pos, c.epoch, c.ahead, c.ahead_n FROM i JOIN outbox_cursor AS c"
         " ON c.pipeline = ?1 AND c.shard = 0 WHERE i.n < ?2",
     };
-    enum ob_status st = OB_OK;
+    enum ob_status st = ob_sqlite_ahead_gather(s, err);
 
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && st == OB_OK; i++)
         st = run(s, steps[i], err);

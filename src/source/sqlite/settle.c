@@ -111,8 +111,10 @@ static struct counted count(const struct ob_source *s, const struct ob_settle *s
 static enum ob_status move(struct ob_source *s, const struct ob_settle *settle, struct ob_err *err)
 {
     sqlite3_stmt *st = s->db.st[ST_SETTLE];
-    enum ob_status ret;
+    enum ob_status ret = ob_sqlite_ahead_next(s, settle, err);
 
+    if (ret != OB_OK)
+        return ret;
     s->tried = count(s, settle);
     ob_sqlite_bind_str(st, 1, ob_str_c(s->pipeline));
     sqlite3_bind_int64(st, 2, s->shard);
@@ -122,6 +124,11 @@ static enum ob_status move(struct ob_source *s, const struct ob_settle *settle, 
     sqlite3_bind_int64(st, 6, ob_sqlite_wall_ms(s));
     sqlite3_bind_int64(st, 7, (int64_t)s->tried.delivered);
     sqlite3_bind_int64(st, 8, (int64_t)s->tried.failed);
+    if (s->ahead_next.n)
+        sqlite3_bind_blob64(st, 9, s->ahead_bytes.p, s->ahead_bytes.n, SQLITE_STATIC);
+    else
+        sqlite3_bind_null(st, 9);
+    sqlite3_bind_int64(st, 10, (int64_t)s->ahead_next.n);
     ret = ob_sqlite_run(&s->db, ST_SETTLE, err);
     if (ret == OB_OK && sqlite3_changes(s->db.h) == 0)
         ret = ob_err_set(err, OB_FENCED, "another owner took over: nothing was recorded");
@@ -172,6 +179,7 @@ static void committed(struct ob_source *s, struct ob_settle *settle)
         settle->ops[i].park_n = s->given[i];
     if (settle->moved && settle->ref > s->pos)
         s->pos = settle->ref;
+    ob_sqlite_ahead_stored(s);
     s->credit = (struct counted){0};
 }
 
@@ -238,6 +246,8 @@ enum ob_status ob_sqlite_settle_lost(struct ob_source *s, const int64_t *n, size
         ret = ob_sqlite_rekey(&s->db, s->pipeline, s->touched[i], &held, err);
     if (ret == OB_OK)
         ret = ob_sqlite_commit(&s->db, err);
+    if (ret == OB_OK)
+        ob_sqlite_ahead_stored(s);
     ob_sqlite_rollback(&s->db);
     if (ret == OB_FENCED)
         ob_sqlite_lost(s);

@@ -6,6 +6,7 @@
  *     event_read.c  one event, bounded
  *     wake.c    inotify, looking again        parked.c   held, drain, blocked
  *     settle.c  the one transaction           record.c   one op of it
+ *     ahead.c   what is settled ahead of it   reshard.c  another number of shards
  *     status.c  numbers for people            admin*.c   what people do
  *
  * 64-bit hashes and destinations are stored as SQLite's signed integers, bit for bit; 0 is "only
@@ -16,6 +17,7 @@
 #include "core/buf.h"
 #include "event/sqlite_table.h"
 #include "source/admin.h"
+#include "source/ahead.h"
 #include "source/source.h"
 
 #include <sqlite3.h>
@@ -47,6 +49,7 @@ enum stmt {
     ST_RECORDED_MAX, /* highest number that is */
     ST_CURSOR,
     ST_CURSORS,
+    ST_AHEAD,
     ST_ANY_KEY,
     ST_HELD,
     ST_KEYS,     /* by destination, earliest first */
@@ -195,6 +198,8 @@ struct ob_source {
     uint64_t claimed;      /* in memory */
     bool reload;           /* recorded_max is not known */
     uint64_t recorded_max; /* claims up to it look whether the row is parked or dead already */
+    struct ob_ahead ahead, ahead_next; /* see ahead.c */
+    struct ob_buf ahead_bytes;
     int64_t look_at_ms;
     struct past *past; /* rising generations */
     size_t n_past;
@@ -239,6 +244,14 @@ enum ob_status ob_sqlite_reshard(struct ob_source *s, struct ob_err *err) OB_MUS
 /* Under other key rules the old positions do not tell which events they cover. */
 enum ob_status ob_sqlite_forget_past(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_sqlite_past_load(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+
+/* ahead.c. The first also after a change of shards; next: what this settle will store. */
+enum ob_status ob_sqlite_ahead_load(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
+enum ob_status ob_sqlite_ahead_next(struct ob_source *s, const struct ob_settle *settle,
+                                    struct ob_err *err) OB_MUST_CHECK;
+void ob_sqlite_ahead_stored(struct ob_source *s);
+/* The sets of all shards into ahead_bytes. */
+enum ob_status ob_sqlite_ahead_gather(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 
 enum ob_status ob_sqlite_claim(struct ob_source *s, size_t max, size_t max_bytes,
                                struct ob_batch **out, struct ob_err *err);
@@ -323,8 +336,8 @@ enum ob_status ob_sqlite_rekey(struct db *db, const char *pipeline, uint64_t has
 
 enum ob_status ob_sqlite_status(struct ob_source *s, struct ob_source_status *out,
                                 struct ob_err *err);
-/* pos and shard as in the cursor row. */
-enum ob_status ob_sqlite_status_of(struct db *db, const char *pipeline, uint64_t pos,
+/* pos, and ahead: how many are settled ahead of it, as in the cursor row. */
+enum ob_status ob_sqlite_status_of(struct db *db, const char *pipeline, uint64_t pos, int64_t ahead,
                                    int64_t wall_ms, struct ob_source_status *out,
                                    struct ob_err *err) OB_MUST_CHECK;
 /* parked and dead of one shard of several: looks at every parked and dead row. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* status - numbers for people. The event table is never counted: what is pending is the last number
- * minus the cursor. */
+ * minus the cursor, less those that are settled ahead of it. */
 #include "source/sqlite/sqlite.h"
 
 #define COUNT_EVERY_MS 5000
@@ -63,7 +63,7 @@ static enum ob_status counts(struct db *db, const char *pipeline, struct ob_sour
                : ob_sqlite_fail(err, db->h, rc, "reading the status");
 }
 
-enum ob_status ob_sqlite_status_of(struct db *db, const char *pipeline, uint64_t pos,
+enum ob_status ob_sqlite_status_of(struct db *db, const char *pipeline, uint64_t pos, int64_t ahead,
                                    int64_t wall_ms, struct ob_source_status *out,
                                    struct ob_err *err)
 {
@@ -77,7 +77,7 @@ enum ob_status ob_sqlite_status_of(struct db *db, const char *pipeline, uint64_t
         st = counts(db, pipeline, &got, err);
     if (st != OB_OK)
         return st;
-    got.pending = last > (int64_t)pos ? last - (int64_t)pos : 0;
+    got.pending = last > (int64_t)pos + ahead ? last - (int64_t)pos - ahead : 0;
     got.lag_ms = created < wall_ms ? wall_ms - created : 0;
     *out = got;
     return OB_OK;
@@ -118,7 +118,8 @@ enum ob_status ob_sqlite_status(struct ob_source *s, struct ob_source_status *ou
 
     if (!s->db.h)
         return ob_err_set(err, OB_DOWN, "not connected");
-    st = ob_sqlite_status_of(&s->db, s->pipeline, s->pos, ob_sqlite_wall_ms(s), out, err);
+    st = ob_sqlite_status_of(&s->db, s->pipeline, s->pos, (int64_t)s->ahead.n, ob_sqlite_wall_ms(s),
+                             out, err);
     if (st != OB_OK || s->shards == 1)
         return st;
     if (!s->counted_ms || now - s->counted_ms >= COUNT_EVERY_MS) {

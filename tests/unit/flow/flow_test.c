@@ -37,6 +37,7 @@ static struct ob_flow_conf conf(void)
         .park_after_ms = 2000,
         .publish_timeout_ms = 30000,
         .settle_every_ms = 10,
+        .ahead_max = 4,
         .held_max = 8,
         .dest_max = 8,
     };
@@ -147,13 +148,51 @@ static void the_cursor_waits_for_the_first_unsettled(void **state)
     submit(x);
     verdict(x, b, OB_V_DELIVERED);
     verdict(x, c, OB_V_DELIVERED);
-    assert_false(settle(x, OB_OK, NULL, 0)); /* a is only accepted */
+    assert_true(settle(x, OB_OK, NULL, 0)); /* a is only accepted */
+    assert_false(x->s.moved);
+    assert_int_equal(x->s.n_ahead, 2);
+    assert_true(x->s.ahead[0] == 2 && x->s.ahead[1] == 3 && x->s.claimed == 3);
+    assert_false(settle(x, OB_OK, NULL, 0)); /* that is recorded */
     verdict(x, a, OB_V_DELIVERED);
     assert_true(settle(x, OB_OK, NULL, 0));
     assert_true(x->s.moved);
     assert_int_equal(x->s.ref, 3);
     assert_int_equal(x->s.n, 0);
     assert_true(ob_flow_idle(x->f));
+    end(x);
+}
+
+/* Refs 1 to 7: 1 waits for its acknowledgement, 2 is another shard's, 3 was settled by an earlier
+ * owner, 4 dies, 5 and 6 are delivered, 7 is ready and never sent. */
+static void settled_ahead_of_the_cursor(void **state)
+{
+    (void)state;
+    struct ob_flow_conf c = conf();
+    c.ahead_max = 2;
+    struct fix *x = open_with(c);
+    uint64_t slow = claim(x, 1, 7, 0);
+    claim(x, 2, 7, OB_CLAIM_SKIP);
+    claim(x, 3, 7, OB_CLAIM_PASSED);
+    uint64_t bad = claim(x, 4, 7, 0), e = claim(x, 5, 7, 0), f = claim(x, 6, 7, 0);
+    submit(x);
+    claim(x, 7, 7, 0);
+    verdict(x, bad, OB_V_REJECT);
+    verdict(x, e, OB_V_DELIVERED);
+    verdict(x, f, OB_V_DELIVERED);
+    assert_true(settle(x, OB_DOWN, NULL, 0));
+    x->now += 1000;
+    assert_true(settle(x, OB_OK, NULL, 0));
+    assert_int_equal(x->s.n_ahead, 2); /* ahead_max */
+    assert_true(x->s.ahead[0] == 3 && x->s.ahead[1] == 4);
+    assert_false(settle(x, OB_OK, NULL, 0));
+    ob_flow_close(x->f, true); /* before a stop all are recorded */
+    assert_true(settle(x, OB_OK, NULL, 0));
+    assert_int_equal(x->s.n_ahead, 4);
+    assert_true(x->s.ahead[2] == 5 && x->s.ahead[3] == 6 && x->s.claimed == 7 && !x->s.moved);
+    assert_false(settle(x, OB_OK, NULL, 0));
+    verdict(x, slow, OB_V_DELIVERED);
+    assert_true(settle(x, OB_OK, NULL, 0));
+    assert_true(x->s.moved && x->s.ref == 6 && x->s.n_ahead == 0);
     end(x);
 }
 
@@ -568,6 +607,7 @@ int main(void)
         cmocka_unit_test(one_in_flight_per_key),
         cmocka_unit_test(many_in_flight_on_an_ordered_sink_within_one_destination),
         cmocka_unit_test(the_cursor_waits_for_the_first_unsettled),
+        cmocka_unit_test(settled_ahead_of_the_cursor),
         cmocka_unit_test(retry_parks_with_its_followers_in_claim_order),
         cmocka_unit_test(rows_in_back_off_do_not_hide_the_next),
         cmocka_unit_test(last_attempt_is_dead_and_the_key_goes_on_when_that_is_recorded),

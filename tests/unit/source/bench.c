@@ -44,6 +44,21 @@ void beat(struct ob_source *s)
         fail_msg("%s", err.text);
 }
 
+/* Leaves out what only the cursor passes. False: nothing is left. */
+static bool leave_settled_out(struct ob_batch **batch)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < (*batch)->n; i++)
+        if (!(*batch)->events[i].settled)
+            (*batch)->events[n++] = (*batch)->events[i];
+    (*batch)->n = n;
+    if (n > 0)
+        return true;
+    ob_batch_unref(*batch);
+    *batch = NULL;
+    return false;
+}
+
 struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want)
 {
     struct ob_batch *batch = NULL;
@@ -55,6 +70,8 @@ struct ob_batch *claim(struct ob_source *s, size_t max, enum ob_status want)
             usleep(1000);
             continue;
         }
+        if (st == OB_OK && !leave_settled_out(&batch))
+            continue;
         if (st != want)
             fail_msg("claim: %s, not %s: %s", ob_status_name(st), ob_status_name(want), err.text);
         return batch;

@@ -302,6 +302,65 @@ static void restart_keeps_attempts(void **state)
     bench_clear(&b);
 }
 
+/* Closes the source as a crash does, and claims what the next owner gets. */
+static struct ob_batch *claim_after_restart(struct bench *b, struct ob_source **s)
+{
+    SOURCE.close(*s);
+    *s = open_own(b);
+    return claim(*s, 10, OB_OK);
+}
+
+static void settled_ahead_is_not_claimed_again(void **state)
+{
+    struct bench b;
+    struct ob_source *s;
+    struct ob_batch *batch, *got;
+    uint64_t ahead[2];
+    int64_t next;
+
+    (void)state;
+    bench_init(&b);
+    s = open_own(&b);
+    batch = claimed(&b, s, 6, 6);
+    ahead[0] = batch->events[1].ref;
+    ahead[1] = batch->events[4].ref;
+    g.s.ahead = ahead;
+    g.s.n_ahead = 2;
+    g.s.claimed = batch->events[5].ref;
+    park(&batch->events[3], 1, 0, 0); /* ahead too, but left out of the set */
+    g.s.moved = false;
+    ok(s);
+    ob_batch_unref(batch);
+    got = claim_after_restart(&b, &s);
+    assert_int_equal(got->n, 3); /* 1, 3 and 6: the number between 2 and 5 is not covered */
+    assert_int_equal(number_of(&got->events[0]), 1);
+    assert_int_equal(number_of(&got->events[1]), 3);
+    assert_int_equal(number_of(&got->events[2]), 6);
+    ob_batch_unref(got);
+
+    /* A parked row that goes before the flow has claimed its event: the set has it from then on,
+     * and what it had about unclaimed events. */
+    got = drain(s, 0, DUE, 10, 10, NULL, &next, OB_OK);
+    settling_reset(&g);
+    op_add(&g, OB_SETTLE_PUBLISHED, &got->events[0], 1);
+    ok(s);
+    ob_batch_unref(got);
+    got = claim_after_restart(&b, &s);
+    assert_int_equal(got->n, 3);
+
+    /* The cursor moves: what it has passed leaves the set, and no event comes again. */
+    settling_reset(&g);
+    g.s.moved = true;
+    g.s.ref = g.s.claimed = got->events[2].ref;
+    ok(s);
+    ob_batch_unref(got);
+    SOURCE.close(s);
+    s = open_own(&b);
+    claim(s, 10, OB_AGAIN);
+    SOURCE.close(s);
+    bench_clear(&b);
+}
+
 static void hold_behind_a_dead_event(void **state)
 {
     struct bench b;
@@ -471,6 +530,7 @@ int main(void)
         cmocka_unit_test(hold_behind_a_dead_event),
         cmocka_unit_test(drain_stops_at_a_dead_event_that_holds),
         CASE_IF(HAS_CURSOR, cursor_only_rises, "there is no cursor"),
+        CASE_IF(HAS_CURSOR, settled_ahead_is_not_claimed_again, "there is no cursor"),
         cmocka_unit_test(many_ops_and_numbers_in_op_order),
     };
 
