@@ -73,9 +73,11 @@ static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
         op->exhausted = s->exhausted;
         op->hold = f->c.on_dead == OB_ON_DEAD_PARK;
         break;
-    case S_OVERDUE: /* still in flight: whoever takes over tries it after the time-out */
+    case S_OVERDUE:
+        /* Still in flight. This owner does not drain it (ob_flow_drain_skip()); the row is for the
+         * next one, which sends it as soon as everything else that was in flight. */
         op->kind = OB_SETTLE_PARK;
-        op->due_ms = now + f->c.publish_timeout_ms;
+        op->due_ms = now;
         break;
     default:
         op->kind = OB_SETTLE_PARK;

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from helpers import wait_until
+from helpers import SLOW, wait_until
 from pg import emit
+from proxies import Confirms
 from test_relay import insert
 
 pytestmark = pytest.mark.slow
@@ -223,3 +224,78 @@ def test_a_shard_that_is_handed_over(outbox, db, request, broker):
     assert second.stop() == 0
     feeder.stop()
     assert finish(outbox, side, load) == []
+
+
+PLAIN = """
+pipelines:
+  orders:
+    source: {source}
+    sink: {{type: rabbitmq, url: "amqp://guest:guest@127.0.0.1:{port}/", exchange: {exchange}}}
+    envelope: none
+    grace: 300ms
+    park_after: {park_after}
+    routes: [{{topic: x}}]
+"""
+
+
+@pytest.fixture(params=["sqlite", "log"])
+def lost(request, outbox, rabbit):
+    """A relay to a server whose confirm of the first event of key k1 is lost, and the events that arrived."""
+    exchange, queue = rabbit.exchange()
+    source = SqliteSource(outbox) if request.param == "sqlite" else PostgresSource(request.getfixturevalue("db"), "log")
+    first = []
+
+    def decide(body):
+        if json.loads(body)["key"] == "k1" and not first:
+            first.append(json.loads(body)["n"])
+            return "drop"
+        return None
+
+    proxy = Confirms(rabbit.port, decide)
+    got = []
+
+    def seen():
+        got.extend(json.loads(body) for _, _, body in rabbit.read(queue))
+        return got
+
+    def begin(park_after):
+        outbox.write("outbox.yaml", PLAIN.format(source=source.conf, port=proxy.address, exchange=exchange, park_after=park_after))
+        outbox.run("schema", "--apply")
+        return Load(type("Side", (), {"missing": "x", "topics": ["x"] * 3}))
+
+    yield source, begin, seen, first
+    proxy.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_only_what_was_not_acknowledged_comes_again(outbox, lost, how):
+    source, begin, seen, first = lost
+    load = begin("60s")
+    source.fill(load, 400)
+    relay = outbox.start("run")
+    behind = {n for k, ns in load.ledger.items() if k != "k1" for n in ns}
+    wait_until(lambda: {v["n"] for v in seen()} >= behind, 30, "all other keys are delivered", every=0.05)
+    wait_until(lambda: outbox.json("status", "--json")[0]["pending"] <= len(load.ledger["k1"]) + 1, 10, "a settle")
+    relay.signal(how)
+    relay.wait()
+    relay = outbox.start("run")
+    wait_until(lambda: {v["n"] for v in seen()} >= load.events(), 40, "all are delivered", every=0.1)
+    assert relay.stop() == 0
+    numbers = [v["n"] for v in seen()]
+    assert sorted(numbers) == sorted([*load.events(), *first])
+    assert [v["n"] for v in seen() if v["key"] == "k1"] == [*first, *load.ledger["k1"]]
+
+
+def test_a_key_without_acknowledgement_goes_on_after_a_crash(outbox, lost):
+    """Its first event is parked as overdue: the next owner sends it within 5 s, not after publish_timeout."""
+    source, begin, seen, _ = lost
+    load = begin("200ms")
+    source.fill(load, 200)
+    relay = outbox.start("run")
+    wait_until(lambda: outbox.json("status", "--json")[0]["parked"] == len(load.ledger["k1"]), 20, "the key is parked", every=0.05)
+    relay.kill()
+    start = time.monotonic()
+    relay = outbox.start("run")
+    wait_until(lambda: {v["n"] for v in seen()} >= load.events(), 40, "all are delivered", every=0.1)
+    assert time.monotonic() - start < 5 * SLOW
+    assert relay.stop() == 0

@@ -386,6 +386,7 @@ static void an_overdue_one_is_parked_in_flight_and_a_late_ack_deletes_the_row(vo
     ob_flow_tick(x->f, x->now);
     assert_true(settle(x, OB_OK, NULL, 0));
     assert_int_equal(x->s.ops[0].kind, OB_SETTLE_PARK);
+    assert_true(x->s.ops[0].due_ms <= x->now); /* the next owner does not wait for it */
     assert_int_equal(x->s.ref, 2);
     int64_t n = x->s.ops[0].park_n;
     assert_int_equal(stats(x).in_flight, 1);
