@@ -72,7 +72,7 @@ pipelines:
     window_bytes: 8M
   nats:
     source: {{type: postgres, dsn: "{dsn}"}}
-    sink: {{type: nats, url: "{self.nats.url}"}}
+    sink: {{type: nats, url: "{self.nats.url}", topics: ["{self.stream}.*"]}}
     envelope: none
     window_bytes: 8M
 """)
@@ -447,6 +447,17 @@ def test_garbage_by_seed(stage):
         with contextlib.suppress(stage.db.server.psycopg2.Error):
             stage.run(f"select outbox.emit({', '.join(f'{k} => %s' for k in named)})", *named.values())
     stage.flows(30)
+
+
+def test_a_key_of_the_victim_with_a_topic_that_is_not_allowed(stage):
+    """`sink.topics`: the event is dead with the reason instead of blocked, and the victim's key goes on."""
+    for key in KEYS:
+        stage.run("select outbox.emit('t', '{}', key => %s, topic => 'no.such.stream')", key)
+    wait_until(lambda: {d["key"] for d in stage.outbox.json("dead", "list", "--json", "-p", "nats") if "no.such.stream" in json.dumps(d)}
+               >= set(KEYS), 30, "dead", every=0.3)
+    stage.flows()
+    total = stage.writer.total()
+    wait_until(lambda: len([m for m in stage.nats.read(stage.stream) if m.subject == stage.topic]) >= total, 30, "the victim's", every=0.5)
 
 
 def test_a_key_of_the_victim_with_a_topic_that_does_not_exist(stage):

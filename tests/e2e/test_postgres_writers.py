@@ -199,6 +199,26 @@ def test_an_open_transaction_stops_the_change_and_no_writer(roles, db):
     writer.stop()
 
 
+def test_rows_that_come_and_go_fail_no_writer(roles, db):
+    """Adding the first row and removing the last take the locks in the order of the writers: no deadlock."""
+    pg.small_partitions(db, 100000)
+    writers = [pg.Writer(db, [f"k{i}"], pause=0) for i in range(3)]
+    for w in writers:
+        w.start()
+    changes, until = 0, time.monotonic() + 60 * SLOW
+    while changes < 40 and time.monotonic() < until:
+        for query in ("insert into outbox.writer (role) values ('nobody')", "delete from outbox.writer"):
+            try:
+                db.sql(query)
+                changes += 1
+            except db.server.psycopg2.errors.LockNotAvailable:
+                pass
+    db.sql("truncate outbox.writer")
+    for w in writers:
+        w.stop()  # raises what a writer met
+    assert changes >= 20
+
+
 def test_check_names_a_missing_trigger(roles, db, outbox):
     allow(db, roles["shop"])
     db.sql("drop trigger event_writer on outbox.event")
