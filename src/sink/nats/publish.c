@@ -98,6 +98,13 @@ static bool wants_content_type(const struct ob_sink_nats_conf *c, const struct o
            (c->content_type_header == OB_NATS_CT_ALWAYS || event);
 }
 
+/* Whether a header of the message is sent. An event with one that NATS cannot carry is rejected;
+ * its dead letter goes without. */
+static bool header_fits(const struct ob_header *h)
+{
+    return name_fits(h->name) && value_fits(h->value);
+}
+
 static bool message_fits(struct ob_sink *s, uint64_t ticket, const struct ob_msg *m)
 {
     if (!ob_nats_subject_fits(m->topic))
@@ -113,8 +120,7 @@ static bool message_fits(struct ob_sink *s, uint64_t ticket, const struct ob_msg
                       "its stream cannot be the name of a NATS stream: at most 255 characters "
                       "without spaces and . * > / \\");
     for (size_t i = 0; i < m->n_headers; i++)
-        if (!is_order(m->headers[i].name) &&
-            (!name_fits(m->headers[i].name) || !value_fits(m->headers[i].value)))
+        if (!m->letter && !is_order(m->headers[i].name) && !header_fits(&m->headers[i]))
             return reject(s, ticket,
                           "a header cannot be carried by NATS: its name has a space, a "
                           "colon or a control character, or its value a line break");
@@ -165,7 +171,7 @@ static natsStatus fill(struct ob_sink *s, natsMsg *out, const struct ob_msg *m,
     for (size_t i = 0; st == NATS_OK && i < m->n_headers; i++) {
         if (is_order(m->headers[i].name))
             tell_left_out(s, m->headers[i].name);
-        else
+        else if (!m->letter || header_fits(&m->headers[i]))
             st = header(s, out, m->headers[i].name, m->headers[i].value);
     }
     return st;
