@@ -29,7 +29,7 @@ static enum ob_status admin_open(const char *pipeline, const void *conf,
     a->conf = conf;
     a->clock = clock ? clock : &ob_clock_system;
     a->pipeline = strdup(pipeline);
-    enum ob_status st = a->pipeline ? ob_mongo_model_new(conf, "admin", NULL, &a->model, err)
+    enum ob_status st = a->pipeline ? ob_mongo_model_new(conf, "admin", NULL, NULL, &a->model, err)
                                     : ob_err_set(err, OB_DOWN, "no memory");
     if (st == OB_OK)
         st = ob_mongo_pool(conf, &a->pool, err);

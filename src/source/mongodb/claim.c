@@ -58,8 +58,11 @@ static bool note_event(struct mongo_look *k, const bson_t *doc, const struct mon
     if (!ob_mongo_set_has(places, h, &place))
         return true;
     if (!ob_mongo_event(k->m, k->s->conf->payload_json, doc, batch->arena, &batch->events[place])) {
-        ob_err_set(err, OB_DOWN, "no memory for %zu events", k->take.n);
-        return false;
+        *k->p->no_memory = k->take.n > 1;
+        if (k->take.n > 1 || !ob_mongo_event_too_large(doc, batch->arena, &batch->events[place])) {
+            ob_err_set(err, OB_DOWN, "no memory for %zu events", k->take.n);
+            return false;
+        }
     }
     ours[place] = true;
     return true;

@@ -119,7 +119,8 @@ static enum ob_status open_all(struct ob_source *s, const struct ob_source_env *
     if (env->shards > 1)
         return ob_err_set(err, OB_FATAL,
                           "shards: one worker reads a collection of MongoDB, others stand by");
-    enum ob_status st = ob_mongo_model_new(s->conf, s->owner, env->retry, &s->model, err);
+    enum ob_status st =
+        ob_mongo_model_new(s->conf, s->owner, env->retry, env->limits, &s->model, err);
     if (st == OB_OK)
         st = ob_mongo_pool(s->conf, &s->pool, err);
     if (st != OB_OK)
@@ -227,7 +228,7 @@ static size_t fitting(const struct mongo_page *page, size_t max, size_t max_byte
 {
     size_t n = 0, bytes = 0;
     while (page->next + n < page->n && n < max) {
-        bytes += 64 + page->batch->events[page->next + n].payload.n;
+        bytes += 64 + ob_event_bytes(&page->batch->events[page->next + n]);
         if (n > 0 && bytes > max_bytes)
             break;
         n++;

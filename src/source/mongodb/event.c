@@ -123,14 +123,30 @@ static struct ob_str keep(struct making *k, const char *name)
     return s;
 }
 
-static struct ob_str text_of(struct making *k, enum ob_map_role role)
+/* Of a value over its limit only the beginning is copied; its event is dead. */
+static void keep_limited(struct making *k, const char *name, enum ob_limited column,
+                         struct ob_str *out)
+{
+    size_t size = k->text.n, limit = ob_limit_of(&k->m->limits, column);
+    if (k->text.failed || size <= limit) {
+        *out = keep(k, name);
+        return;
+    }
+    *out = ob_arena_copy(k->arena, (struct ob_str){k->text.p, OB_LIMIT_KEEP});
+    k->failed =
+        k->failed || !out->p || !ob_limits_check_size(&k->m->limits, k->ev, column, size, k->arena);
+}
+
+static void take_text(struct making *k, enum ob_map_role role, enum ob_limited column,
+                      struct ob_str *out)
 {
     bson_iter_t it;
     if (!find(k, role, &it))
-        return (struct ob_str){0};
+        return;
     ob_buf_reset(&k->text);
     ob_mongo_text(bson_iter_value(&it), &k->text);
-    return k->text.n || k->text.failed ? keep(k, k->m->f[role]) : (struct ob_str){0};
+    if (k->text.n || k->text.failed)
+        keep_limited(k, k->m->f[role], column, out);
 }
 
 static int64_t number_of(const struct making *k, enum ob_map_role role, int64_t otherwise)
@@ -145,19 +161,20 @@ static int64_t number_of(const struct making *k, enum ob_map_role role, int64_t 
 }
 
 /* A JSON object: a document, or text that is one. */
-static struct ob_str object_of(struct making *k, enum ob_map_role role)
+static void take_object(struct making *k, enum ob_map_role role, enum ob_limited column,
+                        struct ob_str *out)
 {
     bson_iter_t it;
     if (!find(k, role, &it) || BSON_ITER_HOLDS_NULL(&it))
-        return (struct ob_str){0};
+        return;
     ob_buf_reset(&k->text);
     if (BSON_ITER_HOLDS_UTF8(&it))
         ob_mongo_text(bson_iter_value(&it), &k->text);
     else if (!value_json(bson_iter_value(&it), OB_BSON_PLAIN, &k->text)) {
         fault(k, "headers or metadata cannot be written as JSON");
-        return (struct ob_str){0};
+        return;
     }
-    return keep(k, k->m->f[role]);
+    keep_limited(k, k->m->f[role], column, out);
 }
 
 /* Of native documents: what their writer says; a string is JSON unless he does. */
@@ -229,7 +246,7 @@ static void take_payload(struct making *k)
             return;
         }
     }
-    k->ev->payload = keep(k, k->m->f[OB_MAP_PAYLOAD]);
+    keep_limited(k, k->m->f[OB_MAP_PAYLOAD], OB_LIMITED_PAYLOAD, &k->ev->payload);
 }
 
 static enum ob_col_kind col_kind(bson_type_t type)
@@ -313,7 +330,11 @@ static void take_cols(struct making *k)
         col->kind = col_kind(bson_iter_type(&it));
         ob_buf_reset(&k->text);
         ob_mongo_text(bson_iter_value(&it), &k->text);
-        col->value = keep(k, bson_iter_key(&it));
+        if (k->text.n > (size_t)k->m->limits.json)
+            k->failed =
+                k->failed || !ob_limits_check_col(&k->m->limits, k->ev, col, k->text.n, k->arena);
+        else
+            col->value = keep(k, bson_iter_key(&it));
         if (!col->value.p)
             col->kind = OB_COL_NULL;
         k->failed = k->failed || !col->name.p;
@@ -335,12 +356,12 @@ static int64_t created_us(const struct making *k)
 static void take_id(struct making *k)
 {
     bson_iter_t it;
-    k->ev->id = text_of(k, OB_MAP_ID);
+    take_text(k, OB_MAP_ID, OB_LIMITED_ID, &k->ev->id);
     if (k->ev->id.n > 0 || !bson_iter_init_find(&it, k->doc, "_id"))
         return;
     ob_buf_reset(&k->text);
     ob_mongo_text(bson_iter_value(&it), &k->text);
-    k->ev->id = keep(k, "_id");
+    keep_limited(k, "_id", OB_LIMITED_ID, &k->ev->id);
 }
 
 static uint32_t small(int64_t v)
@@ -365,15 +386,15 @@ bool ob_mongo_event(const struct mongo_model *m, int payload_json, const bson_t 
     ob_buf_init(&k.text, FIELD_MAX);
     *ev = (struct ob_event){0};
     take_id(&k);
-    ev->type = text_of(&k, OB_MAP_TYPE);
-    ev->aggregate_type = text_of(&k, OB_MAP_AGGREGATE_TYPE);
-    ev->aggregate_id = text_of(&k, OB_MAP_AGGREGATE_ID);
-    ev->key = text_of(&k, OB_MAP_KEY);
-    ev->tenant = text_of(&k, OB_MAP_TENANT);
-    ev->topic = text_of(&k, OB_MAP_TOPIC);
-    ev->stream = text_of(&k, OB_MAP_STREAM);
-    ev->headers = object_of(&k, OB_MAP_HEADERS);
-    ev->metadata = object_of(&k, OB_MAP_METADATA);
+    take_text(&k, OB_MAP_TYPE, OB_LIMITED_TYPE, &ev->type);
+    take_text(&k, OB_MAP_AGGREGATE_TYPE, OB_LIMITED_AGGREGATE_TYPE, &ev->aggregate_type);
+    take_text(&k, OB_MAP_AGGREGATE_ID, OB_LIMITED_AGGREGATE_ID, &ev->aggregate_id);
+    take_text(&k, OB_MAP_KEY, OB_LIMITED_KEY, &ev->key);
+    take_text(&k, OB_MAP_TENANT, OB_LIMITED_TENANT, &ev->tenant);
+    take_text(&k, OB_MAP_TOPIC, OB_LIMITED_TOPIC, &ev->topic);
+    take_text(&k, OB_MAP_STREAM, OB_LIMITED_STREAM, &ev->stream);
+    take_object(&k, OB_MAP_HEADERS, OB_LIMITED_HEADERS, &ev->headers);
+    take_object(&k, OB_MAP_METADATA, OB_LIMITED_METADATA, &ev->metadata);
     ev->entity_version = number_of(&k, OB_MAP_ENTITY_VERSION, OB_NO_VERSION);
     ev->schema_version = number_of(&k, OB_MAP_SCHEMA_VERSION, OB_NO_VERSION);
     ev->created_us = created_us(&k);
@@ -382,5 +403,17 @@ bool ob_mongo_event(const struct mongo_model *m, int payload_json, const bson_t 
     take_payload(&k);
     take_cols(&k);
     ob_buf_clear(&k.text);
+    return !k.failed;
+}
+
+bool ob_mongo_event_too_large(const bson_t *doc, struct ob_arena *arena, struct ob_event *ev)
+{
+    struct making k = {.doc = doc, .arena = arena, .ev = ev};
+    if (!ob_limits_no_memory(ev, ob_mongo_raw(doc).n, arena))
+        return false;
+    ev->cols = ob_arena_zalloc(arena, sizeof(*ev->cols));
+    if (!ev->cols)
+        return false;
+    take_ref(&k, &ev->cols[ev->n_cols++]);
     return !k.failed;
 }

@@ -170,8 +170,29 @@ static bool within(const char *a, const char *b)
     return strncmp(a, b, least) == 0 && (n == k || (n > k ? a : b)[least] == '.');
 }
 
+/* A key that is too large makes its event dead (event/limits.h), so that it needs no order; without
+ * its value a page of such documents fits into memory (tests/e2e/test_mongodb_limits.py). */
+bool ob_mongo_small_entity(const struct mongo_model *m, const char *in, struct ob_buf *out)
+{
+    if (!m->entity)
+        ob_buf_c(out, "{\"$literal\":null}");
+    else
+        ob_buf_printf(out,
+                      "{\"$cond\":[{\"$gt\":[{\"$bsonSize\":{\"v\":\"$%s%s\"}},%" PRId64
+                      "]},null,\"$%s%s\"]}",
+                      in, m->entity, m->limits.text + 64, in, m->entity);
+    return !out->failed;
+}
+
 static bool build_filters(struct mongo_model *m)
 {
+    struct ob_buf small;
+    ob_buf_init(&small, 4096);
+    if (!ob_mongo_small_entity(m, "", &small)) {
+        ob_buf_clear(&small);
+        return false;
+    }
+    const char *entity = ob_buf_z(&small);
     const char *status = m->f[OB_MAP_STATUS], *pending = quoted(m->arena, m->pending),
                *failed = quoted(m->arena, m->failed), *claimed = quoted(m->arena, m->claimed);
     m->q_pending = ob_mongo_bson("{\"%s\":%s}", status, pending);
@@ -190,10 +211,7 @@ static bool build_filters(struct mongo_model *m)
     if (m->entity)
         BSON_APPEND_INT32(m->sort_order, m->entity, 1);
     BSON_APPEND_INT32(m->sort_order, m->order, 1);
-    m->page = bson_new();
-    BSON_APPEND_INT32(m->page, m->entity ? m->entity : "_id", 1);
-    if (!m->entity || !within(m->entity, m->first)) /* else a look has no place to go on from */
-        BSON_APPEND_INT32(m->page, m->first, 1);
+    m->page = ob_mongo_bson("{\"" PAGE_ENTITY "\":%s,\"%s\":1}", entity, m->first);
     m->page_ready = ob_mongo_bson("{\"" PAGE_READY "\":%s}", m->x_ready);
     if (m->page_ready)
         bson_concat(m->page_ready, m->page);
@@ -201,11 +219,11 @@ static bool build_filters(struct mongo_model *m)
     BSON_APPEND_INT32(m->page_locks, m->f[OB_MAP_LOCKED_BY], 1);
     if (!within(m->f[OB_MAP_LOCKED_BY], m->first))
         BSON_APPEND_INT32(m->page_locks, m->first, 1);
-    m->meta = ob_mongo_bson(
-        "{\"" META_ENTITY "\":%s%s%s,\"" META_READY "\":%s,\"" META_DEAD "\":%s,\"" META_OWNER
-        "\":\"$%s\",\"" META_STATUS "\":\"$%s\",\"" META_SIZE "\":{\"$bsonSize\":\"$$ROOT\"}}",
-        m->entity ? "\"$" : "{\"$literal\":null}", m->entity ? m->entity : "",
-        m->entity ? "\"" : "", m->x_ready, m->x_dead, m->f[OB_MAP_LOCKED_BY], status);
+    m->meta = ob_mongo_bson("{\"" META_ENTITY "\":%s,\"" META_READY "\":%s,\"" META_DEAD
+                            "\":%s,\"" META_OWNER "\":\"$%s\",\"" META_STATUS
+                            "\":\"$%s\",\"" META_SIZE "\":{\"$bsonSize\":\"$$ROOT\"}}",
+                            entity, m->x_ready, m->x_dead, m->f[OB_MAP_LOCKED_BY], status);
+    ob_buf_clear(&small);
     return m->q_pending && m->q_claimed && m->q_failed && m->q_open && m->q_alive && m->q_ready &&
            m->sort_page && m->page && m->page_ready && m->meta;
 }
@@ -297,8 +315,8 @@ static bool build_updates(struct mongo_model *m, const char *owner)
 }
 
 enum ob_status ob_mongo_model_new(const struct mongo_conf *conf, const char *owner,
-                                  const struct ob_backoff *retry, struct mongo_model **out,
-                                  struct ob_err *err)
+                                  const struct ob_backoff *retry, const struct ob_limits *limits,
+                                  struct mongo_model **out, struct ob_err *err)
 {
     struct ob_arena *arena = ob_arena_new(8192, (size_t)1 << 20);
     struct mongo_model *m = arena ? ob_arena_zalloc(arena, sizeof(*m)) : NULL;
@@ -307,6 +325,7 @@ enum ob_status ob_mongo_model_new(const struct mongo_conf *conf, const char *own
         return ob_err_set(err, OB_DOWN, "no memory");
     }
     m->arena = arena;
+    m->limits = limits ? *limits : ob_limits_default;
     m->native = !conf->mapping.table || !*conf->mapping.table;
     m->conf = m->native ? &ob_mongo_native : &conf->mapping;
     m->dead_attempts = m->conf->dead_attempts > 0 ? m->conf->dead_attempts : 1000000;

@@ -61,6 +61,7 @@ struct mongo_model {
     struct ob_arena *arena; /* has the names, and this */
     const struct ob_mapping *conf;
     bool native;
+    struct ob_limits limits;                           /* of the fields of an event */
     const char *events, *lease, *parked, *held, *dead; /* collections */
     const char *f[OB_MAP_N];                           /* fields; NULL: not mapped */
     const char *entity; /* the field that order is kept within; NULL: none */
@@ -87,7 +88,8 @@ struct mongo_model {
     bson_t *u_claim, *u_renew, *u_back, *u_done; /* updates: pipelines */
 };
 
-#define PAGE_READY "outbox_ready" /* of page_ready */
+#define PAGE_READY "outbox_ready"   /* of page_ready */
+#define PAGE_ENTITY "outbox_entity" /* of page and page_ready */
 
 /* Fields of the projection `meta`, beside _id. */
 #define META_ENTITY "e"
@@ -98,10 +100,14 @@ struct mongo_model {
 #define META_SIZE "z"
 
 /* OB_FATAL: with the option's name. owner: written as locked_by. retry: how long a failed document
- * waits; NULL: not at all. */
+ * waits; NULL: not at all. limits: NULL: the defaults. */
 enum ob_status ob_mongo_model_new(const struct mongo_conf *conf, const char *owner,
-                                  const struct ob_backoff *retry, struct mongo_model **out,
-                                  struct ob_err *err) OB_MUST_CHECK;
+                                  const struct ob_backoff *retry, const struct ob_limits *limits,
+                                  struct mongo_model **out, struct ob_err *err) OB_MUST_CHECK;
+/* An expression: the entity, or null where it is over the limit of texts. in: what stands before
+ * its name, "" or "fullDocument.". False: no memory. */
+bool ob_mongo_small_entity(const struct mongo_model *m, const char *in,
+                           struct ob_buf *out) OB_MUST_CHECK;
 void ob_mongo_model_free(struct mongo_model *m);
 
 /* ---- conn.c ---- */
@@ -155,6 +161,10 @@ struct ob_str ob_mongo_raw(const bson_t *doc);
  * no memory. */
 bool ob_mongo_event(const struct mongo_model *m, int payload_json, const bson_t *doc,
                     struct ob_arena *arena, struct ob_event *ev) OB_MUST_CHECK;
+/* There is no memory for this document alone: its event is dead with that reason. False: not even
+ * for that. */
+bool ob_mongo_event_too_large(const bson_t *doc, struct ob_arena *arena,
+                              struct ob_event *ev) OB_MUST_CHECK;
 /* The fault of one that is too large. */
 #define MONGO_NO_ROOM                                                                              \
     "the document is so large that it cannot be locked: it has no room for the fields of its lock"
@@ -265,6 +275,7 @@ struct ob_source {
     int64_t epoch;
     _Atomic int64_t lease_until; /* mono ms: not later than the server's own time of it */
     bool shown_back; /* what is in the window was given back: the sink is down, or we are paused */
+    bool drain_one;  /* there was no memory for more parked documents than one */
     bool probed;     /* … and a parked one was claimed since, to see whether the sink is back */
     bool unsure;     /* the outcome of the last mark is not known */
     int64_t renew_at;
@@ -299,6 +310,7 @@ struct mongo_pass {
     size_t n_entities;
     struct mongo_set *refused; /* documents that were handed out and could not be locked */
     bson_t *unsure;            /* out: an array of ids that a failed claim may have locked */
+    bool *no_memory;           /* out: … for a page of more than one document */
     bool more;                 /* out: there may be more of the same */
     bool partly;               /* out: only a slice was looked at */
 };

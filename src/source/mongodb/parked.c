@@ -343,8 +343,11 @@ static enum ob_status fetch_some(struct mongo_drain *d, mongoc_collection_t *col
         size_t i = row ? (size_t)(row - d->rows) : 0;
         if (!row)
             continue;
-        if (!ob_mongo_event(m, d->s->conf->payload_json, doc, batch->arena, &batch->events[i]))
+        if (!ob_mongo_event(m, d->s->conf->payload_json, doc, batch->arena, &batch->events[i]) &&
+            (d->n_rows > 1 || !ob_mongo_event_too_large(doc, batch->arena, &batch->events[i]))) {
+            d->s->drain_one = true;
             st = ob_err_set(err, OB_DOWN, "no memory for parked events");
+        }
         if (refused)
             batch->events[i].fault = OB_STR(MONGO_NO_ROOM);
         got[i] = true;
@@ -442,6 +445,8 @@ enum ob_status ob_mongo_drain(struct ob_source *s, uint64_t dest, int64_t now_wa
 {
     struct mongo_drain d = {
         .s = s, .max = max > ROWS_MAX ? ROWS_MAX : max, .per_key = per_key ? per_key : 1};
+    if (s->drain_one && d.max > 1)
+        d.max = 1;
     int64_t next = INT64_MAX;
     enum ob_status st = ob_mongo_owned(s, err);
     if (st != OB_OK)
@@ -465,6 +470,8 @@ enum ob_status ob_mongo_drain(struct ob_source *s, uint64_t dest, int64_t now_wa
         st = find_rows(&d, err);
     if (st == OB_OK)
         st = load(&d, out, err);
+    if (st == OB_OK)
+        s->drain_one = false;
     for (size_t i = 0; i < d.n_keys && dest == 0; i++) { /* keys that did not fit are due */
         bool taken = false;
         for (size_t k = 0; st == OB_OK && k < (*out)->n_drained && !taken; k++)

@@ -14,10 +14,11 @@
 
 #include <stdlib.h>
 
-#define SLICE 128       /* entities of the first query */
-#define PER_ENTITY 1000 /* documents of one entity in one look */
-#define DOCS_MAX 16     /* documents of one slice, in pages: memory has a bound … */
-#define DOCS_WANTED 4   /* … and what is read a reason */
+#define SLICE 128                     /* entities of the first query */
+#define PER_ENTITY 1000               /* documents of one entity in one look */
+#define DOCS_MAX 16                   /* documents of one slice, in pages: memory has a bound … */
+#define DOCS_BYTES ((size_t)16 << 20) /* of their ids */
+#define DOCS_WANTED 4                 /* … and what is read a reason */
 
 /* ---- documents ---- */
 
@@ -27,7 +28,22 @@ void ob_mongo_list_clear(struct mongo_list *l)
         bson_value_destroy(&l->at[i].id);
         bson_value_destroy(&l->at[i].entity);
     }
-    l->n = 0;
+    l->n = l->bytes = 0;
+}
+
+size_t ob_mongo_value_bytes(const bson_value_t *v)
+{
+    switch (v->value_type) {
+    case BSON_TYPE_UTF8:
+        return v->value.v_utf8.len;
+    case BSON_TYPE_BINARY:
+        return v->value.v_binary.data_len;
+    case BSON_TYPE_DOCUMENT:
+    case BSON_TYPE_ARRAY:
+        return v->value.v_doc.data_len;
+    default:
+        return 0;
+    }
 }
 
 static void list_free(struct mongo_list *l)
@@ -68,7 +84,7 @@ static bool read_meta(const struct mongo_look *k, const bson_t *doc, struct mong
         if (strcmp(key, "_id") == 0)
             bson_value_copy(bson_iter_value(&it), &c->id);
         else if (strcmp(key, META_ENTITY) == 0)
-            bson_value_copy(bson_iter_value(&it), &c->entity);
+            ob_mongo_hash(bson_iter_value(&it), c->entity_hash);
         else if (strcmp(key, META_READY) == 0)
             c->ready = is_true(&it);
         else if (strcmp(key, META_DEAD) == 0)
@@ -83,8 +99,7 @@ static bool read_meta(const struct mongo_look *k, const bson_t *doc, struct mong
     }
     c->mine = locked_by_us && claimed;
     ob_mongo_hash(&c->id, c->id_hash);
-    if (c->entity.value_type != BSON_TYPE_EOD)
-        ob_mongo_hash(&c->entity, c->entity_hash);
+    to->bytes += ob_mongo_value_bytes(&c->id);
     return true;
 }
 
@@ -168,7 +183,7 @@ static enum ob_status read_entities(struct mongo_look *k, const bson_value_t *co
         if (!ob_mongo_set_has(&k->groups, d->entity_hash, &d->group))
             d->group = 0; /* cannot be: it was asked for */
         *again = ++in_entity >= PER_ENTITY + k->p->max;
-        k->crowded = n > 1 && k->docs.n >= docs_max(k);
+        k->crowded = n > 1 && (k->docs.n >= docs_max(k) || k->docs.bytes > DOCS_BYTES);
     }
     if (st == OB_OK)
         st = ob_mongo_cursor(c, "looking for the documents of entities", err);

@@ -6,7 +6,7 @@
 #include "source/mongodb/mongo.h"
 
 struct mongo_candidate {
-    bson_value_t id, entity;
+    bson_value_t id, entity; /* entity: of pages only */
     uint64_t id_hash[2], entity_hash[2];
     size_t size;
     uint32_t group, place; /* its entity's place in the page; its own among all */
@@ -17,6 +17,7 @@ struct mongo_candidate {
 struct mongo_list {
     struct mongo_candidate *at;
     size_t n, cap;
+    size_t bytes; /* of ids and entities, where it is counted */
 };
 
 struct mongo_look {
@@ -48,6 +49,8 @@ static inline bool ob_mongo_has_entity(const struct mongo_candidate *c)
 /* NULL: no memory. */
 struct mongo_candidate *ob_mongo_list_new(struct mongo_list *l);
 void ob_mongo_list_clear(struct mongo_list *l);
+/* What a copy of the value takes. */
+size_t ob_mongo_value_bytes(const bson_value_t *v);
 
 /* ---- pass_page.c ---- */
 

@@ -12,8 +12,9 @@
 
 #include <stdlib.h>
 
-#define SEEN_MAX ((size_t)1 << 14) /* entities of one look that are remembered */
-#define SLICE_MAX 2000             /* documents of one look that are failed or locked */
+#define SEEN_MAX ((size_t)1 << 14)   /* entities of one look that are remembered */
+#define PAGE_BYTES ((size_t)4 << 20) /* of ids and entities */
+#define SLICE_MAX 2000               /* documents of one look that are failed or locked */
 
 mongoc_cursor_t *ob_mongo_look_find(const struct mongo_look *k, const bson_t *filter,
                                     const bson_t *sort, const bson_t *projection,
@@ -142,9 +143,8 @@ static bool read_page(struct mongo_look *k, const bson_t *doc, bool *skip)
         return true;
     if (bson_iter_init_find(&it, doc, "_id"))
         bson_value_copy(bson_iter_value(&it), &c->id);
-    if (k->m->entity && bson_iter_init(&it, doc) &&
-        bson_iter_find_descendant(&it, k->m->entity, &at))
-        bson_value_copy(bson_iter_value(&at), &c->entity);
+    if (bson_iter_init_find(&it, doc, PAGE_ENTITY))
+        bson_value_copy(bson_iter_value(&it), &c->entity);
     ob_mongo_hash(&c->id, c->id_hash);
     if (c->entity.value_type != BSON_TYPE_EOD)
         ob_mongo_hash(&c->entity, c->entity_hash);
@@ -171,6 +171,8 @@ static enum ob_status add(struct mongo_look *k, const bson_t *doc, struct ob_err
         bson_value_destroy(&c->id);
         bson_value_destroy(&c->entity);
         k->page.n--;
+    } else {
+        k->page.bytes += ob_mongo_value_bytes(&c->id) + ob_mongo_value_bytes(&c->entity);
     }
     return OB_OK;
 }
@@ -185,7 +187,8 @@ enum ob_status ob_mongo_page_next(struct mongo_look *k, mongoc_cursor_t *cursor,
         ob_mongo_set_clear(&k->seen);
     ob_mongo_value_move(&k->page_at, &k->at);
     k->page_over = false;
-    for (size_t n = 0; st == OB_OK && (n < k->p->max || k->page.n == 0); n++) {
+    for (size_t n = 0;
+         st == OB_OK && (n < k->p->max || k->page.n == 0) && k->page.bytes < PAGE_BYTES; n++) {
         k->enough =
             k->p->kind != MONGO_PENDING && k->scanned >= SLICE_MAX && ob_mongo_page_moved(k);
         if (k->enough)

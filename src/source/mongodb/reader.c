@@ -55,6 +55,7 @@ struct mongo_reader {
     int64_t head_at, head_soon; /* when a look begins at the first pending one; if it shall */
     bool head;                  /* it shall */
     size_t slice;
+    size_t most;         /* documents of a page, after there was no memory for more; 0: as asked */
     unsigned busy_looks; /* that found as much as they may, one after the other */
     bson_t *unsure;
     struct mongo_set refused;
@@ -182,7 +183,8 @@ struct question {
     size_t max, max_bytes;
     bson_value_t hints[HINTS_MAX];
     size_t n_hints;
-    bool more; /* out: there may be more of the same */
+    bool more;      /* out: there may be more of the same */
+    bool no_memory; /* out: for a page of that many */
 };
 
 /* One look, without the lock. */
@@ -196,6 +198,7 @@ static enum ob_status look(struct mongo_reader *r, struct question *q, struct mo
                            .entities = q->hints,
                            .n_entities = q->n_hints,
                            .refused = &r->refused,
+                           .no_memory = &q->no_memory,
                            .unsure = r->unsure};
     enum ob_status st = settle_unsure(r, err);
     int64_t began = real_ms();
@@ -268,7 +271,8 @@ static void one_look(struct mongo_reader *r)
 {
     struct mongo_page *found = NULL;
     struct ob_err err = {.text = ""};
-    struct question q = {.max = r->max, .max_bytes = r->max_bytes};
+    struct question q = {.max = r->most && r->most < r->max ? r->most : r->max,
+                         .max_bytes = r->max_bytes};
     unsigned no = r->rest_no;
     r->busy = true;
     if (r->kicked || r->n_hints > 0)
@@ -284,6 +288,10 @@ static void one_look(struct mongo_reader *r)
     pthread_mutex_unlock(&r->lock);
     ob_mongo_ours_look(&r->s->ours, true);
     enum ob_status st = look(r, &q, &found, &err);
+    if (q.no_memory)
+        r->most = (q.max + 1) / 2;
+    else if (st == OB_OK)
+        r->most = r->most < r->max ? r->most * 2 : 0;
     ob_mongo_ours_look(&r->s->ours, false);
     pthread_mutex_lock(&r->lock);
     r->busy = false;

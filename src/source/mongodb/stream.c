@@ -55,10 +55,15 @@ static bson_t *pipeline(const struct mongo_model *m)
     BSON_APPEND_DOCUMENT_BEGIN(&list, "1", &stage);
     BSON_APPEND_DOCUMENT_BEGIN(&stage, "$project", &one);
     BSON_APPEND_INT32(&one, "operationType", 1);
-    if (m->entity) { /* of what was inserted; an update does not bring it */
-        snprintf(field, sizeof(field), "$fullDocument.%s", m->entity);
-        BSON_APPEND_UTF8(&one, "e", field);
-    }
+    struct ob_buf small; /* of what was inserted; an update does not bring it */
+    ob_buf_init(&small, 4096);
+    bson_t *entity = ob_mongo_small_entity(m, "fullDocument.", &small)
+                         ? ob_mongo_bson("%s", ob_buf_z(&small))
+                         : NULL;
+    if (entity)
+        BSON_APPEND_DOCUMENT(&one, "e", entity);
+    bson_destroy(entity);
+    ob_buf_clear(&small);
     bson_append_document_end(&stage, &one);
     bson_append_document_end(&list, &stage);
     bson_append_array_end(all, &list);

@@ -197,6 +197,16 @@ static void one_at_fault_and_none_is_sent(void **state)
     struct outbox_error err;
     struct outbox_event events[3] = {placed, placed, placed};
 
+    static char wide[65537 + 1];
+    memset(wide, 'x', sizeof(wide) - 1);
+    events[1].topic = wide;
+    begin(b);
+    assert_int_equal(outbox_mongo_emit_many(b->session, NULL, NULL, events, 3, NULL, &err),
+                     OUTBOX_REJECT);
+    assert_non_null(strstr(err.text, "event 2 of 3"));
+    assert_non_null(strstr(err.text, "topic is too large: 65537 bytes, the limit is 65536"));
+    undo(b);
+    events[1].topic = NULL;
     events[1].payload = "{";
     begin(b);
     assert_int_equal(outbox_mongo_emit_many(b->session, NULL, NULL, events, 3, NULL, &err),

@@ -144,7 +144,7 @@ static void refused(struct mongo_conf *c, const char *why)
 {
     struct mongo_model *m = NULL;
     struct ob_err err = {.text = ""};
-    assert_int_equal(ob_mongo_model_new(c, "me", NULL, &m, &err), OB_FATAL);
+    assert_int_equal(ob_mongo_model_new(c, "me", NULL, NULL, &m, &err), OB_FATAL);
     if (!strstr(err.text, why))
         fail_msg("'%s' does not say '%s'", err.text, why);
 }
@@ -179,14 +179,14 @@ static void mappings_and_their_order(void **state)
     struct mongo_model *m = NULL;
     struct ob_err err = {.text = ""};
     (void)state;
-    assert_int_equal(ob_mongo_model_new(&c, "a \"quoted\" $name", &retry, &m, &err), OB_OK);
+    assert_int_equal(ob_mongo_model_new(&c, "a \"quoted\" $name", &retry, NULL, &m, &err), OB_OK);
     assert_string_equal(m->lease, "events_lease");
     assert_string_equal(m->entity, "aggregate_id"); /* where versions are, they are of an entity */
     assert_string_equal(m->order, "entity_version");
     assert_string_equal(m->first, "created_at");
     ob_mongo_model_free(m);
     c.mapping.table = NULL;
-    assert_int_equal(ob_mongo_model_new(&c, "me", NULL, &m, &err), OB_OK);
+    assert_int_equal(ob_mongo_model_new(&c, "me", NULL, NULL, &m, &err), OB_OK);
     assert_true(m->native);
     assert_string_equal(m->events, OB_MONGO_NATIVE);
     assert_string_equal(m->entity, "key");
