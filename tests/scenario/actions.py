@@ -330,7 +330,9 @@ class Actions:
         yield wait
         self.routes.special = True
         yield from self.apply_routes(rng.random() < 0.2, "reload")
-        if self.shards > 1:  # an event without a route has another key: the shards start from the position of the slowest
+        if self.routes.key != 0:  # an event without a route has the key of its row, not that of the expression
+            self.key_changes.append((at, time.monotonic() + 15))
+        if self.shards > 1:  # and the shards start from the position of the slowest
             self.disturb("key change", at=at, until=time.monotonic() + 15, reach=20)
         yield 0.5
         dead = [json.loads(line) for line in (self.command("dead", "list", "--json") or "").splitlines()]
@@ -354,7 +356,7 @@ class Actions:
         n = sum(json.loads(line)["events"] for line in (out or "").splitlines())
         self.say(f"dead {decision} {' '.join(argv)}: {n} events")
         if decision == "discard":
-            self.discards.append(chosen)
+            self.discards.append((time.monotonic(), chosen))
             self.discarded += n
 
     def tags_by_id(self):

@@ -35,14 +35,19 @@ class Ledger:
 
 
 class Operator:
-    """What the operator did to events. dead: tag → state at the end, of every event that was ever dead. discards: what the discard
-    commands named, each as a function of (tag, key). key_changes: (begin, end) of each change of the routes' key expression."""
+    """What the operator did to events. dead: tag → state at the end, of every event that was ever dead. discards: time and choice of
+    each discard command, the choice as a function of (tag, key). key_changes: (begin, end) of each change of the routes' key expression."""
 
     def __init__(self, dead=None, discards=(), discarded=0, parks=False, key_changes=()):
         self.dead, self.discards, self.discarded, self.parks, self.key_changes = dead or {}, discards, discarded, parks, key_changes
 
     def may_miss(self, tag, key):
-        return self.dead.get(tag) == "discarded" and any(chosen(tag, key) for chosen in self.discards)
+        return self.discarded_at(tag, key) is not None
+
+    def discarded_at(self, tag, key):
+        """When the command that named it had ended; None: it is not discarded, or no command named it."""
+        times = [at for at, chosen in self.discards if chosen(tag, key)]
+        return max(times) if times and self.dead.get(tag) == "discarded" else None
 
     def unordered(self, ledger, tag, delivered_at):
         """No order is promised for an event that died while its key went on, nor for one that was committed under one key expression and
@@ -100,9 +105,14 @@ def judge_missing(ledger, first, operator):
     gone = [t for t, state in operator.dead.items() if state == "discarded"]
     if len(gone) != operator.discarded:
         problems.append(f"{len(gone)} events are discarded, but the commands reported {operator.discarded}")
-    back = [t for t in gone if t in first]
+    keys = {t: kn[0] for t, kn in (*ledger.sure.items(), *ledger.maybe.items())}
+    back = []  # one that was delivered, came again after a crash and died then, may be discarded
+    for tag in gone:
+        at = operator.discarded_at(tag, keys.get(tag, ""))
+        if tag in first and at is not None and first[tag].at > at + SEEN_S:
+            back.append(tag)
     if back:
-        problems.append(f"{len(back)} events were discarded and are delivered: {sorted(back)[:10]}")
+        problems.append(f"{len(back)} events were first delivered after they were discarded: {sorted(back)[:10]}")
     left = [t for t, state in operator.dead.items() if state == "dead"]
     if left:
         problems.append(f"{len(left)} events are dead at the end, although all were retried: {sorted(left)[:10]}")
