@@ -170,6 +170,9 @@ struct ob_flow_stats {
     uint64_t blocked, overtaken, late, cancelled, resets;
     /* overtaken: delivered before an earlier one of its key that came back and goes again; 0 in
      * strict order. late: verdicts for a token not in flight */
+    uint64_t returned_often; /* parked because the sink, which is up, returned them max_attempts
+                                times in a row */
+    uint64_t returned_token; /* the last of these */
     uint32_t in_window, in_flight, held, blocked_dests;
     uint64_t window_bytes;
     bool down;

@@ -49,6 +49,7 @@ enum on {
     ON_REJECT,
     ON_BLOCKED,
     ON_RETURNED,
+    ON_RETURNED_OFTEN,
     ON_OVERDUE,
     ON_HOLD,
     ON_DROP,
@@ -80,6 +81,7 @@ struct slot {
     uint32_t rnext, rprev; /* in the destination's ready list */
     uint32_t fnext, fprev; /* in the flight list */
     uint32_t bytes, attempts, max_attempts;
+    uint32_t returns, down_no; /* times in a row that the sink returned it while it was up */
     uint32_t ahead; /* sent behind it in its key and delivered before it; not counted yet */
     uint8_t state, flags, late;
     bool exhausted; /* its last attempt failed */
@@ -159,7 +161,7 @@ struct ob_flow {
     uint32_t n_in_flight, n_ready, n_rows, n_idle_held, n_blocked, blocked_live, n_idle_dests;
     uint64_t claim_no, submit_no, acked_no, delivered_new;
     int64_t ack_ms, up_ms, probe_at, settle_ms, check_ms, gap_ms;
-    uint32_t fails, probe;
+    uint32_t fails, probe, down_no; /* down_no: how often the sink went down */
     bool down, self_down, incomplete, settling, wants_reset, no_probe;
     struct ob_flow_stats st;
     uint8_t to[N_STATES][N_ON]; /* the table of states.c */

@@ -127,6 +127,7 @@ static void go_down(struct ob_flow *f, int64_t now)
     if (f->down)
         return;
     f->down = true;
+    f->down_no++;
     f->fails = 1;
     f->probe = NIL;
     f->probe_at = now + ob_backoff_ms(&f->c.probe, 1, &f->rand);
@@ -240,6 +241,31 @@ static void on_back(struct ob_flow *f, uint32_t i, enum on on)
         ob__move(f, s, on);
 }
 
+/* A sink that is up and returns an event each time would be given it again without end. */
+static bool returned_too_often(struct ob_flow *f, struct slot *s)
+{
+    if (f->down)
+        return false;
+    if (s->down_no != f->down_no)
+        s->returns = 0;
+    s->down_no = f->down_no;
+    return ++s->returns >= f->c.max_attempts;
+}
+
+/* The event and its key wait, others of its destination go on. No attempt is spent. */
+static void on_returned_too_often(struct ob_flow *f, int64_t now, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    uint32_t k = s->key;
+    came_back(f, i);
+    f->st.returned_often++;
+    f->st.returned_token = s->token;
+    int64_t wait = ob_backoff_ms(&f->c.retry, s->returns, &f->rand);
+    ob__slot_park(f, i, ON_RETURNED_OFTEN, now + wait);
+    ob__key_hold(f, k, true);
+    ob__key_dirty(f, k);
+}
+
 /* A row that only probes must not keep out its neighbours, nor the probes of others: where place is
  * scarce it comes back when its next probe is due. */
 static void make_room(struct ob_flow *f, uint32_t i)
@@ -308,7 +334,10 @@ void ob__verdict(struct ob_flow *f, int64_t now, uint32_t i, enum ob_verdict v)
         break;
     case OB_V_RETURNED:
         f->st.returned++;
-        on_back(f, i, ON_RETURNED);
+        if (returned_too_often(f, s) && !probe)
+            on_returned_too_often(f, now, i);
+        else
+            on_back(f, i, ON_RETURNED);
         break;
     }
     if (probe && v != OB_V_BLOCKED && v != OB_V_RETURNED)

@@ -23,7 +23,7 @@ void ob__shard_forget(struct shard *s)
 {
     if (s->flow) {
         ob__shard_count_overtaken(s);
-        s->flow_overtaken = 0;
+        s->flow_overtaken = s->flow_returned = 0;
         ob_flow_reset(s->flow);
         ob__shard_collect(s);
     }

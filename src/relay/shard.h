@@ -96,6 +96,7 @@ struct shard {
         uint64_t delivered, failed, overtaken, unroutable;
     } told;                  /* in the last relay.batch */
     uint64_t flow_overtaken; /* of this flow, as last looked at */
+    uint64_t flow_returned;  /* likewise: events that the sink returned too often */
     enum ob_status result;   /* `once`: how it ended */
     struct ob_err last;      /* why it waits; also the text that was logged last */
     struct ob_err sink_why;

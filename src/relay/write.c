@@ -90,6 +90,22 @@ static bool something_moved(const struct shard *s)
     return false;
 }
 
+/* An event is parked because the sink returned it max_attempts times in a row while it was up. */
+static void log_returned(struct shard *s)
+{
+    struct ob_flow_stats st;
+    ob_flow_stats(s->flow, &st);
+    uint64_t n = st.returned_often - s->flow_returned;
+    s->flow_returned = st.returned_often;
+    const struct entry *e = entry_of(s, st.returned_token);
+    if (n == 0 || !e->msg)
+        return;
+    ob_log(&s->log, OB_LOG_WARN, "event.returned", OB_KC("sink", s->conf->sink->name),
+           OB_KI("events", n), OB_KS("event", e->msg->id),
+           OB_KS("destination", e->msg->destination), OB_KI("times", s->conf->max_attempts),
+           OB_KC("error", e->reason ? e->reason : "returned"));
+}
+
 void ob__shard_poll_sink(struct shard *s)
 {
     ob__shard_stage(s, "sink");
@@ -100,6 +116,7 @@ void ob__shard_poll_sink(struct shard *s)
             s->progress_ms = s->now;
         ob_flow_verdicts(s->flow, s->now, s->verdicts, s->n_verdicts);
         s->n_verdicts = 0;
+        log_returned(s);
     }
 }
 

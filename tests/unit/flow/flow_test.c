@@ -372,6 +372,38 @@ static void a_probe_row_frees_its_destination(void **state)
     end(x);
 }
 
+/* An event that the sink returns each time is not sent again without end; an outage in between
+ * begins the count anew. */
+static void returned_again_and_again_is_parked(void **state)
+{
+    (void)state;
+    struct fix *x = open_with(conf());
+    uint64_t a = claim(x, 1, 7, 0), b = claim(x, 1, 7, 0), other = claim(x, 2, 7, 0);
+    (void)b;
+    submit(x);
+    verdict(x, other, OB_V_DELIVERED);
+    verdict(x, a, OB_V_RETURNED);
+    assert_int_equal(submit(x), 1);
+    ob_flow_sink(x->f, x->now, false);
+    verdict(x, a, OB_V_RETURNED);
+    ob_flow_sink(x->f, x->now, true);
+    for (int i = 0; i < 3; i++) { /* max_attempts */
+        assert_int_equal(submit(x), 1);
+        assert_true(x->tok[0] == a);
+        verdict(x, a, OB_V_RETURNED);
+    }
+    assert_int_equal(submit(x), 0);
+    assert_true(settle(x, OB_OK, NULL, 0));
+    assert_int_equal(x->s.n, 2); /* and its follower */
+    assert_int_equal(x->s.ops[0].kind, OB_SETTLE_PARK);
+    assert_int_equal(x->s.ops[0].attempts, 0);
+    assert_false(x->s.ops[0].spent);
+    assert_true(x->s.ops[0].due_ms > x->now);
+    assert_int_equal(stats(x).returned_often, 1);
+    assert_true(stats(x).returned_token == a);
+    end(x);
+}
+
 static void an_overdue_one_is_parked_in_flight_and_a_late_ack_deletes_the_row(void **state)
 {
     (void)state;
@@ -608,6 +640,7 @@ int main(void)
         cmocka_unit_test(one_in_flight_per_key),
         cmocka_unit_test(many_in_flight_on_an_ordered_sink_within_one_destination),
         cmocka_unit_test(the_cursor_waits_for_the_first_unsettled),
+        cmocka_unit_test(returned_again_and_again_is_parked),
         cmocka_unit_test(settled_ahead_of_the_cursor),
         cmocka_unit_test(retry_parks_with_its_followers_in_claim_order),
         cmocka_unit_test(rows_in_back_off_do_not_hide_the_next),
