@@ -78,10 +78,9 @@ static enum ob_status add_entry(struct ob_urls *out, char *entry,
     const struct ob_url_scheme *scheme = n > 0 ? find_scheme(entry, n, schemes) : NULL;
     if (out->n == OB_URLS_MAX)
         return ob_err_set(err, OB_FATAL, "more than %d entries", OB_URLS_MAX);
-    if (n == 0 && !strstr(entry, "://") && bare)
-        scheme = &schemes[0];
+    bool plain = n == 0 && bare && !strstr(entry, "://");
     out->n++;
-    if (!scheme) {
+    if (!scheme && !plain) {
         char list[120] = "";
         for (size_t at = 0; schemes->name && at < sizeof(list); schemes++)
             at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s://", at ? " or " : "",
@@ -90,7 +89,7 @@ static enum ob_status add_entry(struct ob_urls *out, char *entry,
     }
     url->text = entry;
     url->rest = n > 0 ? entry + n + 3 : entry;
-    url->tls = scheme->tls;
+    url->tls = scheme ? scheme->tls : schemes[0].tls;
     if (!read_host(url))
         return ob_err_set(err, OB_FATAL,
                           "entry %zu is not scheme://user:password@host:port, or the user or "
