@@ -15,7 +15,7 @@ class Relay:
 
     def start(self):
         """Unless an operator's action keeps the relays stopped, which then starts all of them."""
-        if self.s.held or self.alive:
+        if self.s.held or self.alive or self not in self.s.relays:  # one that only joined for a while may be gone
             return
         self.away, self.frozen = False, None
         self.starts += 1
