@@ -132,7 +132,17 @@ void ob_config_docs(struct ob_buf *out)
         out, "pipelines.NAME.limits",
         "An event with a column over its limit is dead with a reason that names the column, "
         "its size and the limit.\nThe value is not read into memory, and the dead event "
-        "keeps only the first bytes of it.\n");
+        "keeps only the first bytes of it.\n"
+        "\n"
+        "The relay's resident memory per shard is at most 32 MB + 4 x the largest payload + "
+        "`window_bytes`. In mode\n"
+        "`wal` the largest row takes the place of the largest payload, because the server "
+        "sends a row as one message.\n"
+        "Where memory is shorter than that, pages are halved down to one event, and an event "
+        "that does not fit alone is\n"
+        "dead with its size; `dead retry` delivers it when there is more memory. The write "
+        "side refuses columns over the\n"
+        "default limits.\n");
     ob_opt_docs(out, ob_limits_opts);
     put_section(out, "pipelines.NAME.source",
                 "`type` says which of these it is; the other keys are its options.");

@@ -379,8 +379,11 @@ static enum ob_status read_page(struct shard *s, struct ob_err *err)
 {
     struct dlt *d = s->dlt;
     const char *not_to[PASSED_MAX];
-    struct ob_filter f = {
-        .dlt = true, .limit = DLT_MAX, .not_to = not_to, .after = (uint64_t)d->after};
+    struct ob_filter f = {.limits = &s->conf->limits,
+                          .dlt = true,
+                          .limit = DLT_MAX,
+                          .not_to = not_to,
+                          .after = (uint64_t)d->after};
     for (size_t i = 0; i < d->n_passed; i++)
         if (d->passed[i].until > s->now)
             not_to[f.n_not_to++] = d->passed[i].name;

@@ -7,6 +7,7 @@
 
 #define PER_KEY 64
 #define PAGES_LEAST 8
+#define NO_MEMORY_MAX 2 /* failures in a row, after which an event that does not fit is dead */
 
 static void page_unref(struct shard *s, struct page *p)
 {
@@ -92,6 +93,9 @@ static enum ob_status route_page(struct shard *s, struct page *p, char **reasons
             continue;
         }
         enum ob_status st = route_one(s, p, i, now_us, err);
+        if (st == OB_RETRY && s->no_memory >= NO_MEMORY_MAX)
+            st = ob_err_set(err, OB_REJECT, "no memory for the message of this event: %zu bytes",
+                            ob_event_bytes(ev));
         if (st != OB_OK && st != OB_REJECT)
             return st;
         bool fine = st == OB_OK;
@@ -179,6 +183,7 @@ static enum ob_status take(struct shard *s, struct ob_batch *batch, bool drained
         goto failed;
     }
     st = route_page(s, p, reasons, err);
+    s->no_memory = st == OB_RETRY ? s->no_memory + 1 : 0;
     if (st != OB_OK)
         goto failed;
     if (drained) {

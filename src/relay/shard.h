@@ -77,6 +77,7 @@ struct shard {
     bool settle_open;      /* handed to the source, not finished */
     size_t pinned;         /* bytes of pages in memory */
     struct ob_batch *kept; /* claimed, not yet taken by the flow */
+    unsigned no_memory;    /* pages in a row that could not be routed for lack of memory */
 
     int64_t now;
     int64_t wall_us;  /* at the last poll of the sink */

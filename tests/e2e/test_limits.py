@@ -2,12 +2,14 @@
 """test_limits - columns of any size on every source: an event over a limit is dead with its reason and costs no memory, large ones
 within the limits are delivered, and the memory of the relay has a bound."""
 
+import resource
+import signal
 
 import pytest
 
 from helpers import SLOW, memory_mb, read_jsonl, wait_until
 from pg import config
-from wal import on_stream, wal_config
+from wal import on_stream
 
 TEXTS = ("type", "aggregate_type", "aggregate_id", "key", "tenant", "topic")
 JSONS = ("headers", "metadata")
@@ -41,13 +43,14 @@ class Sqlite:
     def begin(self, relay):
         pass
 
-    def insert(self, name, **sizes):
-        """An event whose named columns have these sizes; a size of None: a short value."""
+    def insert(self, name, count=1, **sizes):
+        """Events whose named columns have these sizes, the others short values."""
         names = {"type": "'t'", "aggregate_id": f"'{name}'", "payload": f"'{{\"n\":\"{name}\"}}'"}
         for column, n in sizes.items():
             text = f"replace(hex(zeroblob({n // 2 - 8})), '00', 'xy')"
             names[column] = f"'{{\"x\":\"' || {text} || '\"}}'" if column in JSONS + ("payload",) else text
-        self.db.execute(f"insert into outbox_event ({', '.join(names)}) values ({', '.join(names.values())})")
+        rows = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {count}) select {', '.join(names.values())} from n"
+        self.db.execute(f"insert into outbox_event ({', '.join(names)}) {rows}")
 
     def settled(self):
         at = self.db.execute("select min(pos) from outbox_cursor").fetchone()[0] or 0
@@ -75,10 +78,10 @@ class Log:
             return f"('{{\"x\":\"' || repeat('xy', {n // 2}) || '\"}}')::json"
         return f"repeat('xy', {n // 2})"
 
-    def insert(self, name, **sizes):
+    def insert(self, name, count=1, **sizes):
         names = {"type": "'t'", "aggregate_id": f"'{name}'", "payload": f"'{{\"n\":\"{name}\"}}'"}
         names.update({c: self.value(c, n) for c, n in sizes.items()})
-        self.db.sql(f"insert into {self.table} ({', '.join(names)}) values ({', '.join(names.values())})")
+        self.db.sql(f"insert into {self.table} ({', '.join(names)}) select {', '.join(names.values())} from generate_series(1, {count})")
 
 
 class Rows(Log):
@@ -158,6 +161,7 @@ def limit_of(column):
     return 65536 if column in TEXTS + ("stream",) else MB if column in JSONS + ("extra",) else 64 * MB
 
 
+@pytest.mark.slow
 def test_a_column_over_its_limit_is_dead_with_column_size_and_limit(outbox, source):
     src = source("    limits: {payload: 4M}")
     relay = outbox.start("run")
@@ -189,6 +193,7 @@ def test_a_column_over_its_limit_is_dead_with_column_size_and_limit(outbox, sour
     assert relay.stop() == 0
 
 
+@pytest.mark.slow
 def test_every_column_at_its_limit_is_delivered_within_the_memory_bound(outbox, source):
     """80 events of more than 1 MB pass through a window of 8 MB."""
     src = source()
@@ -206,3 +211,51 @@ def test_every_column_at_its_limit_is_delivered_within_the_memory_bound(outbox, 
     assert memory_mb(relay, "VmHWM") <= 32 + 8 + 4 * largest
     assert relay.stop() == 0
     assert dead(outbox) == []
+
+
+def squeeze(relay, more_mb):
+    """From now on the relay may have this much more data than it has."""
+    limit = int(memory_mb(relay, "VmData") + more_mb) << 20
+    resource.prlimit(relay.pid, resource.RLIMIT_DATA, (limit, limit))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SLOW > 1, reason="a sanitizer needs the memory for itself")
+@pytest.mark.parametrize("source", ["sqlite", "log", "rows"], indirect=True)
+def test_an_event_that_does_not_fit_into_memory_is_dead_and_the_cursor_moves_on(outbox, source):
+    src = source()
+    relay = outbox.start("run")
+    src.insert("first")
+    wait_until(lambda: len(lines(outbox)) == 1, 20, "the relay runs")
+    squeeze(relay, 30)
+    src.insert("large", payload=60 * MB)
+    src.insert("last")
+    wait_until(lambda: len(lines(outbox)) == 2, 60, "the last is delivered")
+    (event,) = wait_until(lambda: dead(outbox), 10, "the large one is dead")
+    assert event["error"].startswith("no memory for this event alone: ")
+    # With more memory it can be delivered.
+    assert relay.stop() == 0
+    outbox.run("dead", "retry", "--all", "--yes")
+    relay = outbox.start("run")
+    wait_until(lambda: outbox.path("out/events.jsonl").read_bytes().count(b"\n") == 3, 30, "the large one is delivered")
+    assert relay.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SLOW > 1, reason="a sanitizer needs the memory for itself")
+@pytest.mark.parametrize("source", ["sqlite", "log", "rows"], indirect=True)
+def test_a_page_that_does_not_fit_into_memory_is_read_in_parts(outbox, source, request):
+    src = source("    window_bytes: 1M")  # what the sink holds is small beside a page
+    relay = outbox.start("run")
+    src.insert("first")
+    wait_until(lambda: len(lines(outbox)) == 1, 20, "the relay runs")
+    relay.signal(signal.SIGSTOP)
+    src.insert("many", count=1000, payload=8000, type=1000, aggregate_type=1000, topic=1000, key=1000, tenant=1000, metadata=4000)
+    squeeze(relay, 14)
+    relay.signal(signal.SIGCONT)
+    out = outbox.path("out/events.jsonl")
+    wait_until(lambda: out.read_bytes().count(b"\n") == 1001, 60, "all are delivered")
+    assert dead(outbox) == []
+    assert relay.stop() == 0
+    if request.node.callspec.params["source"] != "sqlite":  # which has no pages of its own
+        assert "source.page" in relay.err

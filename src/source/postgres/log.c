@@ -194,7 +194,7 @@ static enum ob_status fill_batch(struct ob_source *s, int *rows, struct ob_batch
             return !all || own_events(batch) ? OB_OK : ob_err_set(err, OB_DOWN, "no memory");
         }
         if (!ok)
-            return ob_err_set(err, OB_DOWN, "no memory for %d events", *rows);
+            return ob_err_set(err, OB_RETRY, "no memory for %d events", *rows);
         if (st != OB_OK)
             return st;
         ev->ref = ref;
@@ -221,7 +221,7 @@ static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes
     int rows = count_rows(s, max, max_bytes);
     struct ob_batch *batch = ob_batch_new((size_t)rows, (size_t)2 << 30);
     enum ob_status st = batch ? fill_batch(s, &rows, batch, err)
-                              : ob_err_set(err, OB_DOWN, "no memory for %d events", rows);
+                              : ob_err_set(err, OB_RETRY, "no memory for %d events", rows);
     if (st != OB_OK) {
         ob_batch_unref(batch);
         /* A row that was read and is gone: somebody truncated the table. Look again. */
@@ -249,6 +249,8 @@ static enum ob_status pages(struct ob_source *s, size_t max, size_t max_bytes,
             break;
         if (st == OB_OK)
             st = hand_out(s, max, max_bytes, out, err);
+        for (size_t n = max / 2; st == OB_RETRY && n > 0; n /= 2) /* no memory for so many */
+            st = hand_out(s, n, max_bytes / (max / n), out, err);
     }
     return st;
 }

@@ -112,6 +112,7 @@ struct ob_source {
     bool whole;  /* no table keeps the events: parked and dead rows have all of them */
     char *pipeline, *owner;
     struct ob_limits limits; /* of the columns of an event */
+    int64_t page_rows; /* of a page that there was memory for; 0: the configured number */
     struct ob_unfit unfit;   /* kept when the session is lost, which may be the consequence */
     unsigned shard, shards;
     uint64_t key_rules; /* 0: not known */

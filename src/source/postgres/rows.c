@@ -176,7 +176,9 @@ static enum ob_status hand_out(struct ob_source *s, size_t max, size_t max_bytes
     ob_batch_unref(batch);
     if (st == OB_OK)
         return OB_AGAIN;
-    /* Some may count as taken already: begin anew. */
+    /* Some may count as taken already: begin anew, with a smaller page in case there was no memory
+     * for this one. */
+    s->page_rows = r->limit > 1 ? r->limit / 2 : 1;
     ob_pg_lost(s);
     err->status = OB_FENCED;
     return OB_FENCED;
@@ -201,7 +203,7 @@ static enum ob_status ask_next(struct ob_source *s, struct ob_err *err)
     if (r->asked != ASKED_NOTHING || r->page)
         return OB_OK;
     if (r->list.next < r->list.n)
-        return ob_pg_rows_ask_events(s, (size_t)s->conf->page, err);
+        return ob_pg_rows_ask_events(s, (size_t)r->limit, err);
     if (ob_clock_mono_ms(s->clock) >= r->poll_at)
         return ob_pg_rows_ask_ids(s, err);
     return OB_OK;
@@ -349,6 +351,9 @@ static enum ob_status rows_start(struct ob_source *s, struct ob_err *err)
     if (!r)
         return ob_err_set(err, OB_DOWN, "no memory");
     s->state = r;
+    r->limit = s->page_rows > 0 ? s->page_rows : s->conf->page;
+    s->page_rows = 0;
+    r->ids_limit = ROWS_IDS;
     ob_buf_init(&r->ids, (size_t)64 << 20);
     ob_buf_init(&r->list.text, (size_t)64 << 20);
     enum ob_status st = ob_pg_exec(&s->sql, "set synchronous_commit = off", err);

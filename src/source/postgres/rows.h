@@ -26,6 +26,8 @@ struct rows_state {
     struct ob_err why;
     bool outdated; /* rows were marked since it was asked for */
     PGresult *answer;
+    int64_t limit;     /* events that are asked for at a time: fewer while they are large */
+    int64_t ids_limit; /* likewise ids */
 
     /* A pass. deep: inside one REPEATABLE READ transaction, because its first page had nothing. */
     bool deep, full;

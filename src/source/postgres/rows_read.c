@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define PAGE_BYTES ((size_t)8 << 20)
 #define SESSION                                                                                    \
     "set jit = off; set max_parallel_workers_per_gather = 0; set synchronous_commit = off"
 
@@ -72,7 +73,7 @@ enum ob_status ob_pg_rows_ask_ids(struct ob_source *s, struct ob_err *err)
     struct rows_state *r = s->state;
     char limit[24];
     bool next = r->deep && r->last_id, ok = true;
-    snprintf(limit, sizeof(limit), "%d", ROWS_IDS);
+    snprintf(limit, sizeof(limit), "%" PRId64, r->ids_limit);
     const char *const values[] = {limit, r->last_id};
     if (!next)
         r->pass++;
@@ -159,7 +160,7 @@ static bool take_ids(struct rows_state *r, const PGresult *res)
         else
             ok = list_add(&r->list, id);
     }
-    r->full = n >= ROWS_IDS;
+    r->full = n >= r->ids_limit;
     free(r->last_id);
     struct ob_str last = n > 0 ? ob_pg_str(res, n - 1, 0) : (struct ob_str){0};
     r->last_id = n > 0 ? strndup(last.p, last.n) : NULL;
@@ -184,6 +185,16 @@ static enum ob_status end_pass(struct ob_source *s, struct ob_err *err)
     return s->state ? OB_OK : ob_err_set(err, OB_FENCED, "the reader's session was lost");
 }
 
+/* As many rows as fit into `most` bytes if they are like those of this answer. */
+static void fit_limit(int64_t *limit, int64_t max, const PGresult *res, size_t most)
+{
+    size_t bytes = PQresultMemorySize(res);
+    if (PQntuples(res) > 1 && bytes > most)
+        *limit = 1 + (int64_t)(most / (bytes / (size_t)PQntuples(res) + 1));
+    else if (*limit < max && bytes < most / 2)
+        *limit = 2 * *limit < max ? 2 * *limit : max;
+}
+
 static enum ob_status ids_here(struct ob_source *s, struct ob_err *err)
 {
     struct rows_state *r = s->state;
@@ -191,6 +202,7 @@ static enum ob_status ids_here(struct ob_source *s, struct ob_err *err)
     r->answer = NULL;
     ob_pg_rows_list_clear(r);
     bool ok = take_ids(r, res);
+    fit_limit(&r->ids_limit, ROWS_IDS, res, 2 * PAGE_BYTES);
     PQclear(res);
     if (!ok)
         return ob_pg_rows_lost(s, "no memory for a page of ids", err);
@@ -233,11 +245,26 @@ static enum ob_status receive(struct ob_source *s, struct ob_err *err)
     return OB_AGAIN;
 }
 
+/* There was no memory for the answer: ask for half as many rows, down to one. */
+static bool halve_limit(struct ob_source *s, enum rows_asked asked)
+{
+    struct rows_state *r = s->state;
+    int64_t *limit = asked == ASKED_IDS ? &r->ids_limit : &r->limit;
+    if (!ob_pg_no_memory(&r->why) || *limit <= 1)
+        return false;
+    *limit /= 2;
+    r->poll_at = 0;
+    ob_log(s->log, OB_LOG_WARN, "source.page", OB_KI("rows", *limit),
+           OB_KC("error", "no memory for a page of events: reading fewer rows at a time"));
+    return true;
+}
+
 /* A statement failed: what it was for is asked again, from the beginning. */
-static enum ob_status failed(struct ob_source *s, struct ob_err *err)
+static enum ob_status failed(struct ob_source *s, enum rows_asked asked, struct ob_err *err)
 {
     struct rows_state *r = s->state;
     enum ob_status st = r->failed;
+    bool halved = halve_limit(s, asked);
     *err = r->why;
     r->failed = OB_OK;
     PQclear(r->answer);
@@ -252,7 +279,7 @@ static enum ob_status failed(struct ob_source *s, struct ob_err *err)
         return OB_FENCED;
     }
     /* It met a lock that is gone by now: rows were marked since. That is no news. */
-    return st == OB_RETRY && r->outdated ? OB_AGAIN : st;
+    return halved || (st == OB_RETRY && r->outdated) ? OB_AGAIN : st;
 }
 
 enum ob_status ob_pg_rows_take(struct ob_source *s, struct ob_err *err)
@@ -266,9 +293,10 @@ enum ob_status ob_pg_rows_take(struct ob_source *s, struct ob_err *err)
     if (r->failed == OB_OK && !r->answer)
         r->failed = ob_err_set(&r->why, OB_RETRY, "the server gave no rows");
     if (r->failed != OB_OK)
-        return failed(s, err);
+        return failed(s, asked, err);
     if (asked == ASKED_IDS)
         return ids_here(s, err);
+    fit_limit(&r->limit, s->conf->page, r->answer, PAGE_BYTES);
     r->page = r->answer;
     r->answer = NULL;
     r->row = 0;

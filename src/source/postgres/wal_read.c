@@ -253,7 +253,8 @@ static enum ob_status mark_unfit(struct ob_source *s, struct ob_event *ev, size_
                                  struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
-    bool dead = ob_unfit_note(&s->unfit, ev->id);
+    /* Counted for all: several such events in one page would hide each other. */
+    bool dead = ob_unfit_note(&s->unfit, OB_STR("wal"));
     ev->id = ob_arena_copy(w->arena, ev->id);
     if (!dead || !ev->id.p || !ob_limits_no_memory(ev, n, w->arena))
         return ob_err_set(err, OB_DOWN, "no memory for an event of %zu bytes", n);

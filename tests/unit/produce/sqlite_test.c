@@ -497,6 +497,23 @@ static void collector_has_a_ceiling(void **state)
     free(bytes);
 }
 
+static void columns_over_their_limit(void **state)
+{
+    struct bench *b = *state;
+    char *text = calloc(1, 65538);
+    struct outbox_event ev = {.type = "t", .topic = text};
+    struct outbox_error err;
+
+    sql(b, "BEGIN IMMEDIATE");
+    memset(text, 'x', 65537);
+    assert_int_equal(outbox_sqlite_emit(b->db, NULL, &ev, NULL, &err), OUTBOX_REJECT);
+    assert_string_equal(err.text, "topic is too large: 65537 bytes, the limit is 65536");
+    text[65536] = '\0';
+    assert_int_equal(outbox_sqlite_emit(b->db, NULL, &ev, NULL, &err), OUTBOX_OK);
+    sql(b, "ROLLBACK");
+    free(text);
+}
+
 static void busy_is_retry(void **state)
 {
     struct bench *b = *state;
@@ -550,6 +567,7 @@ int main(void)
         T(transaction_misused),
         T(own_transaction_with_a_collector),
         T(collector_has_a_ceiling),
+        T(columns_over_their_limit),
         T(busy_is_retry),
         T(no_tables),
     };
