@@ -12,7 +12,8 @@
 #include <string.h>
 
 #define MARK 'A'
-#define BITMAP_MAX ((uint64_t)1 << 20) /* bytes of one block: a bit for each event of the largest window */
+/* Bytes of one block: a bit for each event of the largest window. */
+#define BITMAP_MAX ((uint64_t)1 << 20)
 
 enum { RUNS = 0, BITMAP = 1 };
 

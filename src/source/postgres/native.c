@@ -146,10 +146,12 @@ uint64_t ob_pg_event_xid(const PGresult *res, int row, int first)
     SIZED_TEXT("e.aggregate_id")                                                                   \
     SIZED_TEXT("e.key")                                                                            \
     SIZED_TEXT("e.tenant")                                                                         \
-    SIZED_TEXT("e.topic") SIZED_JSON("e.headers")                                                  \
-        SIZED_JSON("e.metadata") "octet_length(e.payload), case when octet_length(e.payload) <= "  \
-                                 "$3::bigint then e.payload "                                      \
-                                 "end "
+    SIZED_TEXT("e.topic")                                                                          \
+    SIZED_JSON("e.headers")                                                                        \
+    SIZED_JSON("e.metadata")                                                                       \
+    "octet_length(e.payload), case when octet_length(e.payload) <= "                               \
+    "$3::bigint then e.payload "                                                                   \
+    "end "
 
 static bool take_column(const PGresult *res, size_t i, enum ob_limited column, struct ob_str *value,
                         const struct ob_limits *limits, struct ob_arena *arena, struct ob_event *ev)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* native - rows of outbox.event as events.
  *
- * A page holds the columns of a row only where they are small, so that its size has a bound. In the
- * place of a larger text stands its size, padded to more bytes than a small one has; a row with
- * such a column, or with a large payload, is read by itself, each column only if it is within its
- * limit (event/limits.h). */
+ * A page holds the columns of a row only where they are small, so that its size has a bound. A
+ * larger text is replaced by its size, padded to more bytes than a small one has; a row with such a
+ * column, or with a large payload, is read by itself, each column only if it is within its limit
+ * (event/limits.h). */
 #ifndef OB_SOURCE_POSTGRES_NATIVE_H
 #define OB_SOURCE_POSTGRES_NATIVE_H
 
@@ -18,49 +18,36 @@
 #define PG_SMALL_PAYLOAD 8192
 #define PG_QUOTE_(x) #x
 #define PG_QUOTE(x) PG_QUOTE_(x)
-#define PG_SMALL(x, max)                                                                           \
-    "case when octet_length(" x ") <= " PG_QUOTE(max) " then " x " else rpad(octet_length(" x      \
-                                                      ")::text, 1 + " PG_QUOTE(max) ") end"
+/* Laid out by hand: clang-format breaks strings between macros into pieces. */
+/* clang-format off */
+#define PG_SMALL(x, max) \
+    "case when octet_length(" x ") <= " PG_QUOTE(max) " then " x \
+    " else rpad(octet_length(" x ")::text, 1 + " PG_QUOTE(max) ") end"
 #define PG_SMALL_T(x) PG_SMALL(x, PG_SMALL_TEXT)
 #define PG_SMALL_J(x) PG_SMALL(x "::text", PG_SMALL_JSON)
 
 /* Of a row `e`: a payload (or NULL), and the size of one that is not there. */
-#define PG_EVENT_COLUMNS_WITH(payload, size)                                                                       \
-    "e.seq, e.id, " PG_SMALL_T("e.type") ", " PG_SMALL_T("e.aggregate_type") ", " PG_SMALL_T("e."                  \
-                                                                                             "agg"                 \
-                                                                                             "reg"                 \
-                                                                                             "ate"                 \
-                                                                                             "_i"                  \
-                                                                                             "d") ", " PG_SMALL_T( \
-        "e.key") ", " PG_SMALL_T("e.tenant") ", " PG_SMALL_T("e.topic") ", " payload ", " size                     \
-                                                                        ", "                                       \
-                                                                        "e.payload_kind,"                          \
-                                                                        " " PG_SMALL_J("e."                        \
-                                                                                       "headers") ", " PG_SMALL_J( \
-                                                                            "e.metadata") ", "                     \
-                                                                                          "e."                     \
-                                                                                          "entity"                 \
-                                                                                          "_versi"                 \
-                                                                                          "on, "                   \
-                                                                                          "e."                     \
-                                                                                          "schema"                 \
-                                                                                          "_versi"                 \
-                                                                                          "on, "                   \
-                                                                                          "e.max_"                 \
-                                                                                          "attemp"                 \
-                                                                                          "ts, "                   \
-                                                                                          "e."                     \
-                                                                                          "create"                 \
-                                                                                          "d_at, "                 \
-                                                                                          "e.xid"
-#define PG_EVENT_COLUMNS                                                                           \
-    PG_EVENT_COLUMNS_WITH(                                                                         \
-        "case when octet_length(e.payload) <= " PG_QUOTE(PG_SMALL_PAYLOAD) " then e.payload end",  \
-        "case when octet_length(e.payload) > " PG_QUOTE(                                           \
-            PG_SMALL_PAYLOAD) " then octet_length(e.payload) end")
-#define PG_EVENT_BARE                                                                              \
-    PG_EVENT_COLUMNS_WITH("null::bytea", "octet_length(e.payload)") /* without payload */
-#define PG_EVENT_N 18                                               /* columns */
+#define PG_EVENT_COLUMNS_WITH(payload, size) \
+    "e.seq, e.id, " \
+    PG_SMALL_T("e.type") ", " \
+    PG_SMALL_T("e.aggregate_type") ", " \
+    PG_SMALL_T("e.aggregate_id") ", " \
+    PG_SMALL_T("e.key") ", " \
+    PG_SMALL_T("e.tenant") ", " \
+    PG_SMALL_T("e.topic") ", " \
+    payload ", " size ", e.payload_kind, " \
+    PG_SMALL_J("e.headers") ", " \
+    PG_SMALL_J("e.metadata") ", " \
+    "e.entity_version, e.schema_version, e.max_attempts, e.created_at, e.xid"
+#define PG_EVENT_COLUMNS \
+    PG_EVENT_COLUMNS_WITH( \
+        "case when octet_length(e.payload) <= " PG_QUOTE(PG_SMALL_PAYLOAD) " then e.payload end", \
+        "case when octet_length(e.payload) > " PG_QUOTE(PG_SMALL_PAYLOAD) \
+        " then octet_length(e.payload) end")
+/* Without payload. */
+#define PG_EVENT_BARE PG_EVENT_COLUMNS_WITH("null::bytea", "octet_length(e.payload)")
+/* clang-format on */
+#define PG_EVENT_N 18 /* columns */
 
 /* Fills ev from columns `first`... of a binary result. Slices point into the result; only the id is
  * made in the arena. False: no memory. */
