@@ -3,7 +3,9 @@
 #include "core/str.h"
 
 #include "core/utf8.h"
+#include "core/uuid.h"
 
+#include <pthread.h>
 #include <xxhash.h>
 
 /* XXH3 with 64 bits and no seed. Keys are parked under this number: it must never change
@@ -11,6 +13,22 @@
 uint64_t ob_hash64(const void *p, size_t n)
 {
     return XXH3_64bits(n ? p : "", n);
+}
+
+static uint64_t secret;
+
+static void make_secret(void)
+{
+    uint8_t id[16]; /* random but for its first half */
+    ob_uuid7(id);
+    memcpy(&secret, id + 8, sizeof(secret));
+}
+
+uint64_t ob_hash64_secret(const void *p, size_t n)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_secret);
+    return XXH3_64bits_withSeed(n ? p : "", n, secret);
 }
 
 bool ob_utf8_valid(struct ob_str s)

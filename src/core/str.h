@@ -36,6 +36,9 @@ static inline bool ob_str_eqc(struct ob_str a, const char *z)
 
 /* 64-bit hash of bytes: stable for ever (it is stored at the source), the same on every machine. */
 uint64_t ob_hash64(const void *p, size_t n);
+/* The same for tables in memory with names that others choose: different in each process, so that
+ * nobody can choose names that share a place. */
+uint64_t ob_hash64_secret(const void *p, size_t n);
 /* True if all bytes are well-formed UTF-8 (no surrogates, no overlong forms). */
 bool ob_utf8_valid(struct ob_str s);
 /* Glob over the whole text: '*' any run of bytes, '?' one byte, '\' takes the next literally. */

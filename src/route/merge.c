@@ -23,7 +23,7 @@ struct merger {
 
 static size_t find_slot(const struct merger *m, struct ob_str name)
 {
-    size_t mask = m->cap * 2 - 1, i = (size_t)ob_hash64(name.p, name.n) & mask;
+    size_t mask = m->cap * 2 - 1, i = (size_t)ob_hash64_secret(name.p, name.n) & mask;
     while (m->slots[i] != 0 && !ob_str_eq(m->members[m->slots[i] - 1].name, name))
         i = (i + 1) & mask;
     return i;

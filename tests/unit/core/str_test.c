@@ -6,6 +6,7 @@
 
 #include "core/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* These numbers stand in databases: a change here loses the hold on parked keys. The lengths cover
@@ -41,6 +42,28 @@ static void test_hash_is_stable(void **state)
                 (int64_t)cases[i].want);
     assert_true(ob_hash64(NULL, 0) == ob_hash64("", 0));
     assert_true(ob_hash64("order-1", 7) == UINT64_C(0x5fc46503368e2876));
+}
+
+/* Names that all have the same place in a table of 4096 by the hash that never changes, as an
+ * attacker chooses them, are spread by the other one. */
+static void test_secret_hash_spreads_chosen_names(void **state)
+{
+    bool taken[4096] = {false};
+    size_t n = 0, places = 0;
+    char name[24];
+
+    (void)state;
+    for (unsigned i = 0; n < 512; i++) {
+        int len = snprintf(name, sizeof(name), "n%u", i);
+        if ((ob_hash64(name, (size_t)len) & 4095) != 0)
+            continue;
+        size_t at = ob_hash64_secret(name, (size_t)len) & 4095;
+        places += !taken[at];
+        taken[at] = true;
+        n++;
+    }
+    assert_true(places > 256);
+    assert_true(ob_hash64_secret("a", 1) == ob_hash64_secret("a", 1));
 }
 
 static void test_utf8(void **state)
@@ -242,10 +265,15 @@ static void test_equal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hash_is_stable), cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_utf8_all_pairs), cmocka_unit_test(test_utf8_cut),
-        cmocka_unit_test(test_glob),           cmocka_unit_test(test_glob_is_not_exponential),
-        cmocka_unit_test(test_distance),       cmocka_unit_test(test_distance_of_long_words),
+        cmocka_unit_test(test_hash_is_stable),
+        cmocka_unit_test(test_secret_hash_spreads_chosen_names),
+        cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_utf8_all_pairs),
+        cmocka_unit_test(test_utf8_cut),
+        cmocka_unit_test(test_glob),
+        cmocka_unit_test(test_glob_is_not_exponential),
+        cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_distance_of_long_words),
         cmocka_unit_test(test_equal),
     };
 
