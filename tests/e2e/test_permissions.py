@@ -56,6 +56,22 @@ def test_a_lock_file_of_another_user_is_refused(outbox):
     outbox.run("run", "--once")
 
 
+def test_a_lock_file_that_is_another_file_is_refused(outbox):
+    """A user who can write the folder must not have the relay open a file of its own for everyone."""
+    outbox.write("outbox.yaml", ONE)
+    outbox.run("schema", "--apply")
+    os.chmod(outbox.path("app.db"), 0o666)
+    other, file = outbox.path("secret"), outbox.path("app.db-outbox-p-0.lock")
+    other.write_text("secret")
+    os.chmod(other, 0o600)
+    for link in (os.link, os.symlink):
+        link(other, file)
+        r = outbox.run("run", "--once", check=None)
+        assert r.returncode != 0 and "app.db-outbox-p-0.lock" in r.err and mode(other) == 0o600, r.err
+        file.unlink()
+    outbox.run("run", "--once")
+
+
 @pytest.mark.skipif(SLOW > 1, reason="skipped: a sanitizer attaches to its own process")
 @pytest.mark.skipif(os.geteuid() != 0, reason="skipped: only root can start a program as another user")
 @pytest.mark.parametrize("allowed", [False, True])

@@ -64,6 +64,10 @@ static enum ob_status check_lock(int fd, const char *path, const struct stat *db
                           "lock file %s belongs to user %lu, who owns neither the database nor the "
                           "relay and could hold the relay off; remove it",
                           path, (unsigned long)st.st_uid);
+    if (st.st_nlink > 1) /* its permissions are those of the other name's file too */
+        return ob_err_set(err, OB_FATAL,
+                          "lock file %s is a hard link to another file, or has one; remove it",
+                          path);
     if ((st.st_mode & 0777) == mode || (st.st_uid != self && self != 0))
         return OB_OK;
     if (fchmod(fd, mode) != 0)
