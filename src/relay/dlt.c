@@ -13,13 +13,16 @@
 
 #include "core/jscan.h"
 #include "core/json.h"
+#include "core/utf8.h"
 #include "source/admin.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
 #define OWN_HEADERS 6
+#define PLAIN_MAX ((size_t)200) /* RabbitMQ takes 255 bytes for an id and a type */
 #define PASSED_MAX 64
 #define PAUSE_MS 1000
 #define PAUSE_MAX_MS 60000
@@ -36,7 +39,8 @@ struct letter {
     struct ob_event event;
     struct ob_str origin;  /* the dead row's destination */
     struct ob_str without; /* the value without the event: when it is refused with it */
-    bool small;
+    bool small;            /* it is sent without the event */
+    bool plain;            /* and without what some sink cannot carry */
 };
 
 /* A destination whose letters could not be sent. */
@@ -282,6 +286,55 @@ static bool write_letter(struct shard *s, struct letter *l, const struct ob_dead
     l->msg.value = body(s, l, dead, fine ? &routed : NULL, false);
     l->without = body(s, l, dead, NULL, true);
     return l->msg.value.p && l->without.p;
+}
+
+/* Without control characters, without space at its ends, at most PLAIN_MAX bytes. Without memory
+ * for it, empty. */
+static struct ob_str plain(struct dlt *d, struct ob_str s)
+{
+    s = ob_arena_copy(d->arena,
+                      (struct ob_str){s.p, s.n > PLAIN_MAX ? ob_utf8_cut(s.p, PLAIN_MAX) : s.n});
+    char *p = (char *)s.p;
+    if (!p)
+        return OB_STR("");
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)p[i] < ' ' || p[i] == 0x7f)
+            p[i] = ' ';
+    while (s.n > 0 && s.p[s.n - 1] == ' ')
+        s.n--;
+    while (s.n > 0 && *s.p == ' ') {
+        s.p++;
+        s.n--;
+    }
+    return s;
+}
+
+/* What the sink refused in the event it would refuse in the dead letter too, every time, and the
+ * dead letters behind it would wait (test_dlt: test_an_event_that_no_message_can_carry_…). So the
+ * event goes, then its headers and what our own headers cannot carry. */
+static void reduce(struct dlt *d, struct letter *l)
+{
+    struct ob_msg *m = &l->msg;
+    l->state = L_WAITS;
+    if (!l->small) {
+        l->small = true;
+        m->value = l->without;
+        return;
+    }
+    struct ob_str id = plain(d, m->id);
+    const char *own = NULL; /* an id that was changed stays different from others */
+    if (!ob_str_eq(id, m->id))
+        own = ob_arena_printf(d->arena, "%.*s-%016" PRIx64 ".dlt", OB_STR_ARG(id),
+                              ob_hash64(m->id.p, m->id.n));
+    l->plain = true;
+    l->event.type = plain(d, l->event.type);
+    m->id = own ? ob_str_c(own) : id;
+    if (m->n_headers > OWN_HEADERS) { /* ours are the last */
+        m->headers += m->n_headers - OWN_HEADERS;
+        m->n_headers = OWN_HEADERS;
+    }
+    for (size_t i = 0; i < m->n_headers; i++)
+        m->headers[i].value = plain(d, m->headers[i].value);
 }
 
 static bool read_one(void *user, const struct ob_dead *dead)
@@ -534,10 +587,8 @@ void ob__shard_dlt_done(struct shard *s, uint64_t token, enum ob_verdict verdict
         forgive(d, l->origin);
         ob_log(&s->log, OB_LOG_INFO, "dlt.sent", OB_KS("event", l->msg.id),
                OB_KS("destination", l->msg.destination));
-    } else if (verdict == OB_V_REJECT && !l->small) {
-        l->small = true;
-        l->msg.value = l->without;
-        l->state = L_WAITS;
+    } else if (verdict == OB_V_REJECT && !l->plain) {
+        reduce(d, l);
     } else if (verdict == OB_V_RETURNED) {
         l->state = L_WAITS; /* the connection was lost */
     } else {

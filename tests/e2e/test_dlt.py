@@ -320,6 +320,26 @@ def test_headers_of_an_event_cannot_shadow_ours(outbox, request, broker):
         assert dict(headers)["outbox-origin-topic"] == topic and dict(headers)["x-row"] == "kept"
 
 
+@pytest.mark.parametrize("broker", ["nats", "rabbit"])
+def test_an_event_that_no_message_can_carry_has_a_dead_letter(outbox, request, broker):
+    """What the sink refuses in the event (names and values of headers, a long type, a key with a space at its end) would be refused in
+    its dead letter too; a page full of such dead letters would hide those of other events with this topic."""
+    sink, topic, read = one_letter(broker, request.getfixturevalue(broker))
+    db = lite(outbox, sink, more="    dlt: on")
+    outbox.write("outbox.yaml", outbox.path("outbox.yaml").read_text().replace('"shop.${type}"', '"${topic}"'))
+    types = ["t", "a\r\nb", " t ", "t" * 300, "é" * 30000]
+    headers = [{"bad name": "x"}, {"n" * 250: "x"}, {"line": " v "}, {f"h{i}": "v" * 1000 for i in range(90)}]
+    events = [(f"e{i}-{k}", t, f" k{i}\t", json.dumps(h)) for i, t in enumerate(types) for k, h in enumerate(headers)]
+    for event, kind, key, own in events:
+        db.execute("insert into outbox_event(id, type, aggregate_id, topic, payload, headers) values (?, ?, ?, ?, ?, ?)",
+                   (event, kind, key, topic, json.dumps({"pad": "x" * 3000}), own))
+    relay = outbox.start("run")
+    wait_until(lambda: len(read()) == len(events) and pending(db) == 0, 30, "a dead letter of each")
+    for letter in read():
+        assert dict(letter)["outbox-origin-topic"] == topic and dict(letter)["outbox-error"]
+    assert relay.stop() == 0
+
+
 def test_letters_of_every_shard(outbox, db, nats):
     """Shard 0 sends those of the others too."""
     a = nats.stream().lower()
