@@ -23,6 +23,13 @@ static inline int64_t ob_clock_wall_us(const struct ob_clock *c)
     return c->wall_us(c->user);
 }
 
+/* Milliseconds of any value as microseconds, at most what 64 bits hold. */
+static inline int64_t ob_us_of_ms(int64_t ms)
+{
+    int64_t us;
+    return !__builtin_mul_overflow(ms, 1000, &us) ? us : ms < 0 ? INT64_MIN : INT64_MAX;
+}
+
 #define OB_RFC3339_MAX 32
 /* "2026-02-03T04:05:06.789Z" (milliseconds, UTC). Returns the length. */
 size_t ob_rfc3339(int64_t wall_us, char out[OB_RFC3339_MAX]);

@@ -40,7 +40,9 @@ static void on_done(void *user, uint64_t token, enum ob_verdict verdict, const s
     if (!e->msg)
         return;
     if (verdict == OB_V_DELIVERED) {
-        int64_t age = s->wall_us - e->msg->event->created_us;
+        int64_t age;
+        if (__builtin_sub_overflow(s->wall_us, e->msg->event->created_us, &age))
+            age = 0; /* a row can claim any time */
         ob_hist_add(&s->latency_us, age > 0 ? (uint64_t)age : 0);
         ob_hist_bump(&s->delivered, 1);
         if (why)

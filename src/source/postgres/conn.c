@@ -267,7 +267,8 @@ int64_t ob_pg_i64(const PGresult *res, int row, int col)
 
 int64_t ob_pg_time_us(const PGresult *res, int row, int col)
 {
-    return ob_pg_i64(res, row, col) + EPOCH_2000_US;
+    int64_t us;
+    return __builtin_add_overflow(ob_pg_i64(res, row, col), EPOCH_2000_US, &us) ? INT64_MAX : us;
 }
 
 bool ob_pg_bool(const PGresult *res, int row, int col)

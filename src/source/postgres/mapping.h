@@ -142,6 +142,12 @@ bool ob_pg_map_event_partial(const struct pg_map *map, const PGresult *res, int 
 /* Bytes of all columns that an event within the limits has in memory. */
 size_t ob_pg_map_event_size(const struct pg_map *map, const PGresult *res, int row,
                             const struct ob_limits *limits);
+/* A row can hold any number of attempts; outbox.parked and outbox.dead hold 32 bits, and add to it.
+ */
+static inline uint32_t ob_pg_attempts(int64_t n)
+{
+    return n < 0 ? 0 : n > 1000000 ? 1000000 : (uint32_t)n;
+}
 /* May a value of this column have any size? */
 bool ob_pg_column_unbounded(const struct pg_column *column);
 /* Roles of text and JSON columns in an event, in the order of PG_MAP_WHOLE; those of `more` and the

@@ -77,8 +77,8 @@ bool ob_pg_map_event(const struct pg_map *map, const PGresult *res, int row, str
         .schema_version = number(res, row, PG_F_SCHEMA_VERSION, OB_NO_VERSION),
         .created_us =
             ob_pg_null(res, row, PG_F_CREATED) ? 0 : ob_pg_time_us(res, row, PG_F_CREATED),
-        .attempts = attempts > 0 ? (uint32_t)attempts : 0,
-        .max_attempts = max > 0 ? (uint32_t)max : 0,
+        .attempts = ob_pg_attempts(attempts),
+        .max_attempts = ob_pg_attempts(max),
     };
     return fill_cols(map, res, row, arena, ev);
 }

@@ -477,15 +477,25 @@ static const char *fenced(struct build *b, const char *condition)
     return "";
 }
 
+/* The highest number of a column, less one. Of a domain only the smallest type is certain. */
+static const char *room_for_one(const struct pg_column *column)
+{
+    return strcmp(column->type, "integer") == 0  ? "2147483646"
+           : strcmp(column->type, "bigint") == 0 ? "9223372036854775806"
+                                                 : "32766";
+}
+
+/* The column stays at the highest number of its type: an overflow would fail the whole settle,
+ * again and again (test_profile_extremes: test_attempts). */
 static void add_attempt(struct build *b, const char *by)
 {
     if (!has(b, OB_MAP_ATTEMPTS))
         return;
     if (b->buf.n > 0)
         ob_buf_c(&b->buf, ", ");
-    ob_buf_printf(&b->buf, "%s = ", name_of(b, OB_MAP_ATTEMPTS));
+    ob_buf_printf(&b->buf, "%s = least(", name_of(b, OB_MAP_ATTEMPTS));
     attempts(b);
-    ob_buf_printf(&b->buf, " + %s", by);
+    ob_buf_printf(&b->buf, ", %s) + %s", room_for_one(b->map->col[OB_MAP_ATTEMPTS]), by);
 }
 
 /* A reason, as long as its column takes it: one that does not fit would fail the whole settle. */
@@ -590,9 +600,9 @@ static void build_pending(struct build *b)
                   rows);
     if (has(b, OB_MAP_CREATED)) {
         ob_buf_printf(&b->buf,
-                      ", (select greatest(0, extract(epoch from clock_timestamp() - t.%s) * "
-                      "1000)::bigint from %s order by ",
-                      name_of(b, OB_MAP_CREATED), rows);
+                      ", (select case when isfinite(t.%s) then greatest(0, extract(epoch from "
+                      "clock_timestamp() - t.%s) * 1000)::bigint else 0 end from %s order by ",
+                      name_of(b, OB_MAP_CREATED), name_of(b, OB_MAP_CREATED), rows);
         order_by(b, "t");
         ob_buf_c(&b->buf, " limit 1)");
     } else {
@@ -601,14 +611,17 @@ static void build_pending(struct build *b)
     m->sql[PG_MAP_PENDING] = keep(b);
 }
 
-/* A number of each row, for people to go on from. */
+/* A number of each row, for people to go on from. The last years of a timestamp, and infinity, are
+ * beyond the microseconds of a bigint. */
 static void build_number(struct build *b)
 {
     struct pg_map *m = b->map;
     if (has(b, OB_MAP_ORDER) && m->col[OB_MAP_ORDER]->kind == PG_KIND_INT)
         ob_buf_printf(&b->buf, "t.%s::bigint", name_of(b, OB_MAP_ORDER));
     else if (has(b, OB_MAP_CREATED))
-        ob_buf_printf(&b->buf, "(extract(epoch from t.%s) * 1000000)::bigint",
+        ob_buf_printf(&b->buf,
+                      "greatest(-9200000000000000000, least(9200000000000000000, extract(epoch "
+                      "from t.%s) * 1000000))::bigint",
                       name_of(b, OB_MAP_CREATED));
     else
         ob_buf_c(&b->buf, "null::bigint");

@@ -17,7 +17,7 @@
     "(select (extract(epoch from clock_timestamp() - min(t)) * 1000)::bigint from (select "        \
     "(select created_at from outbox.event where seq > (" pos ") order by seq limit 1) as t union " \
     "all select (select e.created_at from outbox.parked p join outbox.event e on e.seq = p.seq "   \
-    "where p.pipeline = " pipeline " order by p.n limit 1)) o)"
+    "where p.pipeline = " pipeline " order by p.n limit 1)) o where isfinite(t))"
 #define SOME(pos) "exists (select 1 from outbox.event where seq > (" pos ") limit 1)"
 
 static enum ob_status side_tables(struct pg_session *conn, const char *pipeline,

@@ -150,8 +150,8 @@ enum ob_status ob_pg_wal_mapped(struct wal_state *w, const struct pgo_msg *row,
     };
     int64_t attempts = ob_pg_wal_number(value(row, w->map_at[OB_MAP_ATTEMPTS]), 0);
     int64_t most = ob_pg_wal_number(value(row, w->map_at[OB_MAP_MAX_ATTEMPTS]), 0);
-    ev->attempts = attempts > 0 ? (uint32_t)attempts : 0;
-    ev->max_attempts = most > 0 ? (uint32_t)most : 0;
+    ev->attempts = ob_pg_attempts(attempts);
+    ev->max_attempts = ob_pg_attempts(most);
     if (!payload(w, row, limits, arena, ev) || !fill_cols(w, row, arena, ev))
         return ob_err_set(err, OB_DOWN, "no memory for an event");
     if (ev->id.n == 0) {

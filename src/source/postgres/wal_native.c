@@ -87,8 +87,8 @@ static int64_t time_us(const struct pgo_value *v)
 {
     char whole[64];
     int64_t us = 0;
-    if (v->form == PGO_BINARY)
-        return ob_pg_wal_number(v, 0) + EPOCH_2000_US;
+    if (v->form == PGO_BINARY) /* 'infinity' is the highest number */
+        return __builtin_add_overflow(ob_pg_wal_number(v, 0), EPOCH_2000_US, &us) ? INT64_MAX : us;
     if (v->form != PGO_TEXT || v->v.n < 3 || v->v.n + 4 > sizeof(whole))
         return 0;
     memcpy(whole, v->v.p, v->v.n);

@@ -140,7 +140,7 @@ static enum ob_status values_event(bool utf16, const struct ob_limits *limits, s
     ev->schema_version = version(v[C_SCHEMA_VERSION]);
     max = sqlite3_value_int64(v[C_MAX_ATTEMPTS]);
     ev->max_attempts = max < 0 ? 0 : max > UINT32_MAX ? UINT32_MAX : (uint32_t)max;
-    ev->created_us = sqlite3_value_int64(v[C_CREATED]) * 1000;
+    ev->created_us = ob_us_of_ms(sqlite3_value_int64(v[C_CREATED]));
     if (large && !check_slices(limits, size, arena, ev))
         return ob_err_set(err, OB_REJECT, "no memory for an event of %zu bytes", total);
     return OB_OK;

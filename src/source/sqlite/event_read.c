@@ -115,7 +115,7 @@ static void take_numbers(const struct large *l, struct ob_event *ev)
                              ? OB_NO_VERSION
                              : sqlite3_column_int64(l->st, S_SCHEMA_VERSION);
     ev->max_attempts = max < 0 ? 0 : max > UINT32_MAX ? UINT32_MAX : (uint32_t)max;
-    ev->created_us = sqlite3_column_int64(l->st, S_CREATED) * 1000;
+    ev->created_us = ob_us_of_ms(sqlite3_column_int64(l->st, S_CREATED));
 }
 
 static enum ob_status fill_event(struct large *l, bool payload, size_t most, struct ob_arena *arena,
