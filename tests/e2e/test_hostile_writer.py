@@ -436,6 +436,19 @@ def test_many_events_in_one_statement(stage):
     stage.flows(60)
 
 
+ODD = ["types => '[5:6]={t,t}'", "types => '{{t,t},{t,t}}'", "types => '[-99999:-99998]={t,t}'", "types => '{t}', keys => array_fill('k'::text, array[100])",
+       "types => '{t}', ids => array[null, null]::uuid[]", "types => array_fill('t'::text, array[2, 2, 2]), keys => '{a}'", "types => '{}', keys => '{a}'",
+       # the payload is checked as text and stored as JSON
+       r"""types => '{t,t}', payloads => '[0:1]={"\\x7b7d","\\x7b62"}'::bytea[], kinds => '{json,text}'"""]
+
+
+@pytest.mark.parametrize("arrays", ODD)
+def test_arrays_of_odd_shapes(stage, arrays):
+    with contextlib.suppress(stage.db.server.psycopg2.Error):  # refused where its writer sees it
+        stage.run(f"select outbox.emit_batch({arrays})")
+    stage.flows()
+
+
 def test_garbage_by_seed(stage):
     """Random values for all arguments at once."""
     rng = random.Random(11)
