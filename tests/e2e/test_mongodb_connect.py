@@ -212,3 +212,15 @@ def test_an_unknown_user(pipe, secure):
 
 def test_without_a_user(pipe, secure):
     refused(pipe, secure.uri(), "requires authentication", "USER", quick=True)
+
+
+@pytest.mark.parametrize("uri", ["mongodb://user:Xyz@Zyx@127.0.0.1:1/db", "mongodb://user:Xyz/Zyx@127.0.0.1:1/db", "mongodb://user:Xyz:Zyx@127.0.0.1:1/db",
+                                 "mongodb://user:Xyz%Zyx@127.0.0.1:1/db", "mongodb://user:x@127.0.0.1:1/db?authMechanismProperties=XyzZyx",
+                                 "mongodb://user:x@127.0.0.1:1/db?tlsCertificateKeyFilePassword=XyzZyx&tls=XyzZyx"])
+def test_a_uri_that_is_not_understood_is_not_shown(outbox, uri):
+    """The library quotes what it refuses, and takes a part of a password with '@' for a host that it resolves."""
+    outbox.write("outbox.yaml", f'pipelines: {{p: {{source: {{type: mongodb, uri: "{uri}"}}, sink: {{type: "null"}}}}}}\n')
+    for args in (["check"], ["status"], ["run", "--once"]):
+        r = outbox.run(*args, check=None)
+        shown = (r.out + r.err).lower()
+        assert r.returncode != 0 and "xyz" not in shown and "zyx" not in shown, shown

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conn - clients of libmongoc with deadlines, and what its errors mean for us. */
+#include "config/address.h"
 #include "config/wire.h"
 #include "source/mongodb/mongo.h"
 
@@ -44,14 +45,31 @@ static void overrule(mongoc_uri_t *uri)
     mongoc_read_prefs_destroy(primary);
 }
 
+/* The library quotes a password that it refuses, and values of options. */
+static enum ob_status bad_uri(const bson_error_t *e, struct ob_err *err)
+{
+    const char *value = strstr(e->message, "\": \"");
+    int n = value ? (int)(value - e->message) + 1 : (int)strlen(e->message);
+    if (strncmp(e->message, "Password", strlen("Password")) == 0)
+        return ob_err_set(err, OB_FATAL,
+                          "uri: the password has a character that must be escaped; write %%3A for "
+                          "':', %%25 for '%%'");
+    return ob_err_set(err, OB_FATAL, "uri: %.*s", n, e->message);
+}
+
 enum ob_status ob_mongo_pool(const struct mongo_conf *conf, mongoc_client_pool_t **out,
                              struct ob_err *err)
 {
     bson_error_t e;
     pthread_once(&once, library_init);
+    /* The library would take what follows the first '@' for the host, and resolve and show it. */
+    if (ob_address_is_ambiguous(conf->uri))
+        return ob_err_set(err, OB_FATAL,
+                          "uri: the user or password has an '@' or '/' that is not escaped; write "
+                          "%%40 or %%2F");
     mongoc_uri_t *uri = mongoc_uri_new_with_error(conf->uri, &e);
     if (!uri)
-        return ob_err_set(err, OB_FATAL, "uri: %s", e.message);
+        return bad_uri(&e, err);
     set_option(uri, MONGOC_URI_SOCKETTIMEOUTMS, conf->timeout_ms);
     set_option(uri, MONGOC_URI_CONNECTTIMEOUTMS, conf->timeout_ms < 5000 ? conf->timeout_ms : 5000);
     set_option(uri, MONGOC_URI_SERVERSELECTIONTIMEOUTMS,
