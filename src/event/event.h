@@ -50,6 +50,8 @@ struct ob_event {
     int64_t park_n; /* their number there; 0: freshly claimed */
     uint64_t
         park_hash; /* key hash they were parked under: holds although routes may have changed */
+    uint64_t park_dest;  /* the destination they wait for; 0: none */
+    int64_t park_due_ms; /* wall time: due, or with park_dest since when they wait for it */
 };
 
 struct ob_batch {

@@ -35,11 +35,14 @@ struct ob_settle_op {
     int64_t park_n;    /* in: the row it has, or 0. After PARK and DEAD the source puts the row's
                           number here */
     uint32_t attempts; /* PARK, DEAD: spent so far */
-    int64_t due_ms;    /* PARK: not before (flow: monotonic; the relay turns it into wall time) */
+    int64_t due_ms; /* PARK: not before (flow: monotonic; the relay turns it into wall time). With
+                       blocked_dest: since when it waits for that, if blocked_max is set */
     uint64_t blocked_dest; /* PARK: waits for this destination; 0: only for due_ms */
     bool spent;     /* PARK, DEAD: this op records a new failed attempt (goes into the history) */
     bool hold;      /* DEAD: on_dead is park, the key stays held */
     bool exhausted; /* DEAD: it failed too often; else it was refused for good */
+    int64_t
+        blocked_ms; /* DEAD: blocked_max is exceeded, its destination was blocked so long; else 0 */
     const char *reason;        /* PARK, DEAD; filled in by the relay. Not NULL there */
     struct ob_str destination; /* filled in by the relay, for people */
 };

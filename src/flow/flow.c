@@ -164,9 +164,9 @@ void ob_flow_parked_empty(struct ob_flow *f)
     f->incomplete = false;
 }
 
-static void claim_one(struct ob_flow *f, const struct ob_claimed *c, uint64_t *token)
+static void claim_one(struct ob_flow *f, int64_t now, const struct ob_claimed *c, uint64_t *token)
 {
-    uint32_t i = ob__slot_take(f, c), ki = f->slots[i].key;
+    uint32_t i = ob__slot_take(f, now, c), ki = f->slots[i].key;
     struct slot *s = &f->slots[i];
     struct key *k = &f->keys[ki];
     *token = s->token;
@@ -189,11 +189,10 @@ static void claim_one(struct ob_flow *f, const struct ob_claimed *c, uint64_t *t
 void ob_flow_claim(struct ob_flow *f, int64_t now, const struct ob_claimed *c, size_t n,
                    uint64_t *tokens)
 {
-    (void)now;
     for (size_t p = 0; p < n; p++) {
         f->claim_ref = c[p].ref;
         if (!(c[p].flags & (OB_CLAIM_SKIP | OB_CLAIM_PASSED))) {
-            claim_one(f, &c[p], &tokens[p]);
+            claim_one(f, now, &c[p], &tokens[p]);
             continue;
         }
         tokens[p] = 0;
@@ -248,7 +247,6 @@ static void insert_row(struct ob_flow *f, uint32_t ki, uint32_t i)
 void ob_flow_drained(struct ob_flow *f, int64_t now, const struct ob_claimed *c, size_t n,
                      const struct ob_drained *drained, size_t n_drained, uint64_t *tokens)
 {
-    (void)now;
     uint64_t taking = 0; /* the hash whose rows are being taken: they come together */
     bool take = false;
     for (size_t p = 0; p < n; p++) {
@@ -266,7 +264,7 @@ void ob_flow_drained(struct ob_flow *f, int64_t now, const struct ob_claimed *c,
                 f->keys[ki].last_page = false;
             continue;
         }
-        uint32_t i = ob__slot_take(f, &c[p]), ki = f->slots[i].key;
+        uint32_t i = ob__slot_take(f, now, &c[p]), ki = f->slots[i].key;
         struct key *k = &f->keys[ki];
         if (k->n_rows == 1)
             k->drop = false; /* nothing earlier of it is left here */

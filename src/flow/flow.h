@@ -39,20 +39,22 @@ struct ob_flow_conf {
     uint32_t max_in_flight; /* accepted by the sink and without verdict */
     enum ob_order order;
     enum ob_on_dead on_dead;
-    bool ordered_sink;       /* the sink stays in order by itself: many in flight per key within one
-                                destination */
-    bool log_source;         /* a cursor moves over a settled prefix (else each event is marked) */
-    uint32_t max_attempts;   /* unless the event has its own */
-    struct ob_backoff retry; /* per event */
-    struct ob_backoff probe; /* of a broken sink and of a blocked destination */
-    uint32_t park_after_ms;  /* 2000 */
+    bool ordered_sink;     /* the sink stays in order by itself: many in flight per key within one
+                              destination */
+    bool log_source;       /* a cursor moves over a settled prefix (else each event is marked) */
+    uint32_t max_attempts; /* unless the event has its own */
+    uint32_t max_attempts_cap;   /* largest number that an event's own counts as; 0: any */
+    struct ob_backoff retry;     /* per event */
+    struct ob_backoff probe;     /* of a broken sink and of a blocked destination */
+    uint32_t park_after_ms;      /* 2000 */
     uint32_t publish_timeout_ms; /* 30000 */
-    uint32_t settle_every_ms;    /* settles are at least so far apart */
-    uint32_t ahead_max;          /* refs ahead of the cursor that one settle records, unless the
-                                    flow is closing: then all */
-    uint32_t held_max;           /* cache of held hashes beyond those in the window */
-    uint32_t dest_max;           /* blocked destinations remembered beyond those in the window */
-    uint64_t seed;               /* of the jitter */
+    int64_t blocked_max_ms; /* an event whose destination is blocked for longer is dead; 0: never */
+    uint32_t settle_every_ms; /* settles are at least so far apart */
+    uint32_t ahead_max;       /* refs ahead of the cursor that one settle records, unless the
+                                 flow is closing: then all */
+    uint32_t held_max;        /* cache of held hashes beyond those in the window */
+    uint32_t dest_max;        /* blocked destinations remembered beyond those in the window */
+    uint64_t seed;            /* of the jitter */
 };
 
 struct ob_flow *ob_flow_new(const struct ob_flow_conf *conf, struct ob_err *err);
@@ -80,6 +82,7 @@ struct ob_claimed {
     uint32_t bytes;
     uint32_t attempts, max_attempts; /* max 0: the configured one */
     int64_t park_n;                  /* drained rows: their number; else 0 */
+    int64_t blocked_ms;              /* rows that wait for this destination: for how long; else 0 */
     unsigned flags;
 };
 

@@ -48,6 +48,7 @@ enum on {
     ON_EXHAUSTED,
     ON_REJECT,
     ON_BLOCKED,
+    ON_BLOCKED_TOO_LONG,
     ON_RETURNED,
     ON_RETURNED_OFTEN,
     ON_OVERDUE,
@@ -76,6 +77,8 @@ struct slot {
     uint64_t submit_no;
     int64_t park_n; /* 0: no row in the parked table */
     int64_t sent_ms, due_ms;
+    int64_t blocked_at; /* was_blocked: since when its destination is blocked */
+    int64_t blocked_ms; /* dying because of blocked_max: how long it was blocked; else 0 */
     uint32_t key, dest;
     uint32_t next, prev;   /* in the key's list */
     uint32_t rnext, rprev; /* in the destination's ready list */
@@ -85,7 +88,8 @@ struct slot {
     uint32_t ahead; /* sent behind it in its key and delivered before it; not counted yet */
     uint8_t state, flags, late;
     bool exhausted; /* its last attempt failed */
-    bool passing;   /* in flight while one before it came back: if it is delivered, it overtook */
+    bool was_blocked;
+    bool passing; /* in flight while one before it came back: if it is delivered, it overtook */
 };
 
 struct key {
@@ -209,6 +213,9 @@ enum {
     M_AHEAD_IN_FLIGHT,       /* what is in flight ahead of the cursor counts as settled */
     M_AHEAD_CUT,             /* a closing flow leaves out what ahead_max leaves out */
     M_AHEAD_FORGOTTEN,       /* what an earlier owner settled ahead is not recorded again */
+    M_BLOCKED_MAX_IN_OUTAGE, /* blocked_max counts the time of an outage */
+    M_CAP_IGNORED,           /* an event's own max_attempts is not capped */
+    M_RETURNED_WITHOUT_END,  /* an event that the sink returns each time is never parked */
 };
 
 /* states.c */
@@ -252,7 +259,7 @@ uint32_t ob__blocked_share(const struct ob_flow *f);
 uint32_t ob__dest_cap(const struct ob_flow *f);
 
 /* slot.c: what happens to one slot */
-uint32_t ob__slot_take(struct ob_flow *f, const struct ob_claimed *c);
+uint32_t ob__slot_take(struct ob_flow *f, int64_t now, const struct ob_claimed *c);
 void ob__slot_todo(struct ob_flow *f, uint32_t s);
 void ob__slot_live(struct ob_flow *f, struct slot *s, int delta);
 /* Out of every list; its token comes out of ob_flow_freed(). */

@@ -209,6 +209,7 @@ static void on_failed(struct ob_flow *f, int64_t now, uint32_t i, bool reject)
     struct slot *s = &f->slots[i];
     uint32_t k = s->key;
     s->attempts++;
+    s->was_blocked = false; /* its destination is not */
     s->flags |= F_SPENT;
     if (reject) {
         f->st.rejected++;
@@ -249,7 +250,7 @@ static bool returned_too_often(struct ob_flow *f, struct slot *s)
     if (s->down_no != f->down_no)
         s->returns = 0;
     s->down_no = f->down_no;
-    return ++s->returns >= f->c.max_attempts;
+    return ++s->returns >= f->c.max_attempts && !OB_MUTANT(M_RETURNED_WITHOUT_END);
 }
 
 /* The event and its key wait, others of its destination go on. No attempt is spent. */
@@ -263,6 +264,46 @@ static void on_returned_too_often(struct ob_flow *f, int64_t now, uint32_t i)
     int64_t wait = ob_backoff_ms(&f->c.retry, s->returns, &f->rand);
     ob__slot_park(f, i, ON_RETURNED_OFTEN, now + wait);
     ob__key_hold(f, k, true);
+    ob__key_dirty(f, k);
+}
+
+static int64_t later_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Whether blocked_max is exceeded. The time of an outage that this flow has seen does not count,
+ * and a destination that is blocked only for a moment makes no event dead, however long its row has
+ * waited. Only the first of its key: those before it must be settled in order. */
+static bool blocked_too_long(struct ob_flow *f, int64_t now, struct slot *s)
+{
+    const struct dest *d = &f->dests[s->dest];
+    int64_t max = f->c.blocked_max_ms;
+    bool outage = f->down_no > 0 && !OB_MUTANT(M_BLOCKED_MAX_IN_OUTAGE);
+    int64_t up = outage ? f->up_ms : INT64_MIN;
+    if (!s->was_blocked)
+        s->blocked_at = now;
+    s->was_blocked = true;
+    bool parking = f->keys[s->key].n_parking > (s->state == S_OVERDUE);
+    if (max == 0 || f->down || s->prev != NIL || parking)
+        return false;
+    int64_t least = max < f->c.park_after_ms ? max : f->c.park_after_ms;
+    int64_t age = now - later_of(s->blocked_at, up);
+    if (age < max || now - later_of(d->since_ms, up) < least)
+        return false;
+    s->blocked_ms = age;
+    return true;
+}
+
+/* Dead; the next event of its destination is tried without a pause, so that many of them do not
+ * hold up their keys one after the other. */
+static void on_blocked_too_long(struct ob_flow *f, int64_t now, uint32_t i)
+{
+    struct slot *s = &f->slots[i];
+    uint32_t k = s->key;
+    f->dests[s->dest].probe_at = now;
+    went_ahead(f, i, s->ahead);
+    ob__slot_die(f, i, ON_BLOCKED_TOO_LONG);
     ob__key_dirty(f, k);
 }
 
@@ -316,7 +357,8 @@ void ob__verdict(struct ob_flow *f, int64_t now, uint32_t i, enum ob_verdict v)
     } else if (sink_probe) {
         f->probe_at = now + ob_backoff_ms(&f->c.probe, ++f->fails, &f->rand);
     }
-    if (v == OB_V_BLOCKED || (v == OB_V_RETURNED && probe && !f->down))
+    bool often = v == OB_V_RETURNED && returned_too_often(f, s);
+    if (v == OB_V_BLOCKED || (v == OB_V_RETURNED && probe && !f->down && !often))
         ob__dest_block(f, now, di, probe);
     f->dests[di].n_slots++; /* stays while the slot may go */
     switch (v) {
@@ -328,19 +370,24 @@ void ob__verdict(struct ob_flow *f, int64_t now, uint32_t i, enum ob_verdict v)
         on_failed(f, now, i, v == OB_V_REJECT);
         break;
     case OB_V_BLOCKED:
+        if (blocked_too_long(f, now, s)) {
+            on_blocked_too_long(f, now, i);
+            break;
+        }
         on_back(f, i, ON_BLOCKED);
         if (s->state == S_WAITING)
             make_room(f, i);
         break;
     case OB_V_RETURNED:
         f->st.returned++;
-        if (returned_too_often(f, s) && !probe)
+        if (often)
             on_returned_too_often(f, now, i);
         else
             on_back(f, i, ON_RETURNED);
         break;
     }
-    if (probe && v != OB_V_BLOCKED && v != OB_V_RETURNED)
+    /* A probe that is returned each time proves nothing: other events find out. */
+    if (probe && v != OB_V_BLOCKED && (v != OB_V_RETURNED || often))
         ob__dest_unblock(f, now, di);
     if (--f->dests[di].n_slots == 0)
         ob__dest_drop_if_idle(f, di);

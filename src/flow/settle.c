@@ -71,6 +71,7 @@ static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
     case S_DYING:
         op->kind = OB_SETTLE_DEAD;
         op->exhausted = s->exhausted;
+        op->blocked_ms = s->blocked_ms;
         op->hold = f->c.on_dead == OB_ON_DEAD_PARK;
         break;
     case S_OVERDUE:
@@ -83,6 +84,9 @@ static void fill(const struct ob_flow *f, int64_t now, const struct slot *s,
         op->kind = OB_SETTLE_PARK;
         op->due_ms = s->due_ms > now ? s->due_ms : now;
         op->blocked_dest = s->flags & F_WAITS_DEST ? d->hash : 0;
+        /* Due since it is blocked: the row keeps the age that blocked_max is compared with. */
+        if (op->blocked_dest && s->was_blocked && f->c.blocked_max_ms > 0)
+            op->due_ms = s->blocked_at;
         break;
     }
 }

@@ -12,7 +12,16 @@ void ob__slot_live(struct ob_flow *f, struct slot *s, int delta)
         f->blocked_live = (uint32_t)((int64_t)f->blocked_live + delta);
 }
 
-uint32_t ob__slot_take(struct ob_flow *f, const struct ob_claimed *c)
+/* The number that the event has of its own comes from a writer: the cap bounds it. */
+static uint32_t attempts_allowed(const struct ob_flow *f, uint32_t own)
+{
+    if (own == 0)
+        return f->c.max_attempts;
+    uint32_t cap = f->c.max_attempts_cap;
+    return cap > 0 && own > cap && !OB_MUTANT(M_CAP_IGNORED) ? cap : own;
+}
+
+uint32_t ob__slot_take(struct ob_flow *f, int64_t now, const struct ob_claimed *c)
 {
     uint32_t i = f->slot_free != NIL ? f->slot_free : f->slot_fresh++;
     struct slot *s = &f->slots[i];
@@ -36,7 +45,9 @@ uint32_t ob__slot_take(struct ob_flow *f, const struct ob_claimed *c)
         .fprev = NIL,
         .bytes = c->bytes,
         .attempts = c->attempts,
-        .max_attempts = c->max_attempts ? c->max_attempts : f->c.max_attempts,
+        .max_attempts = attempts_allowed(f, c->max_attempts),
+        .blocked_at = now - c->blocked_ms,
+        .was_blocked = c->blocked_ms > 0,
         .state = S_FREE,
         .flags = c->flags & OB_CLAIM_POISON ? F_POISON : 0,
     };

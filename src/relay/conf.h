@@ -28,9 +28,9 @@ struct ob_pipeline_conf {
     int64_t shards;
     int64_t window, window_bytes;
     struct ob_limits limits;
-    int64_t max_attempts;
+    int64_t max_attempts, max_attempts_cap;
     int64_t retry_first_ms, retry_max_ms, retry_factor_pct, retry_jitter_pct;
-    int64_t publish_timeout_ms, park_after_ms, stuck_after_ms, grace_ms;
+    int64_t publish_timeout_ms, park_after_ms, blocked_max_ms, stuck_after_ms, grace_ms;
     int order;   /* enum ob_order: strict|pipelined */
     bool dlt;    /* dead events also go to {topic}.dlt */
     int on_dead; /* enum ob_on_dead: continue|park */

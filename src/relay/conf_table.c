@@ -99,6 +99,14 @@ const struct ob_opt ob_pipeline_opts[] = {
      .offset = offsetof(struct ob_pipeline_conf, max_attempts),
      .help = "An event that failed so often is dead, unless it has a number of its own. Outages "
              "spend no attempt."},
+    {.type = OB_OPT_INT,
+     .name = "max_attempts_cap",
+     .def = "100",
+     .min = 1,
+     .max = 1000000,
+     .offset = offsetof(struct ob_pipeline_conf, max_attempts_cap),
+     .help = "Maximum of the number of attempts that an event may have of its own; a larger number "
+             "counts as this one, or as `max_attempts` if that is larger."},
     {.type = OB_OPT_MS,
      .name = "publish_timeout",
      .def = "30s",
@@ -113,6 +121,16 @@ const struct ob_opt ob_pipeline_opts[] = {
      .max = HOUR_MS,
      .offset = offsetof(struct ob_pipeline_conf, park_after_ms),
      .help = "An event that waits longer is parked at the source, so that others can pass."},
+    {.type = OB_OPT_MS,
+     .name = "blocked_max",
+     .def = "0",
+     .min = 0,
+     .max = 365 * DAY_MS,
+     .offset = offsetof(struct ob_pipeline_conf, blocked_max_ms),
+     .help = "An event whose own destination is blocked (a topic that does not exist) for longer "
+             "is dead, and its key goes on; checked when the destination is probed, at most every "
+             "12 s. The time counts across restarts; after an outage of the whole sink it starts "
+             "again. `0`: the event waits until the destination is free."},
     {.type = OB_OPT_MS,
      .name = "stuck_after",
      .def = "1m",

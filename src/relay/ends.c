@@ -108,6 +108,8 @@ enum ob_status ob__shard_open_flow(struct shard *s, struct ob_err *err)
         .ordered_sink = s->sink_caps.ordered,
         .log_source = s->source_caps.log,
         .max_attempts = (uint32_t)c->max_attempts,
+        .max_attempts_cap = (uint32_t)(c->max_attempts > c->max_attempts_cap ? c->max_attempts
+                                                                             : c->max_attempts_cap),
         .retry = {.first_ms = (uint32_t)c->retry_first_ms,
                   .factor_pct = (uint32_t)c->retry_factor_pct,
                   .max_ms = (uint32_t)c->retry_max_ms,
@@ -115,6 +117,7 @@ enum ob_status ob__shard_open_flow(struct shard *s, struct ob_err *err)
         .probe = {.first_ms = 200, .factor_pct = 200, .max_ms = 10000, .jitter_pct = 20},
         .park_after_ms = (uint32_t)c->park_after_ms,
         .publish_timeout_ms = (uint32_t)c->publish_timeout_ms,
+        .blocked_max_ms = c->blocked_max_ms,
         .settle_every_ms = s->source_caps.settle_every_ms,
         .ahead_max = 32768,
         .held_max = 8192,

@@ -79,6 +79,16 @@ static void size_up(struct shard *s, const struct page *p)
     }
 }
 
+/* How long a drained row has been waiting for its destination; 0: it does not, or for another one.
+ */
+static int64_t blocked_for(const struct ob_event *ev, uint64_t dest, int64_t now_us)
+{
+    if (ev->park_dest == 0 || ev->park_dest != dest)
+        return 0;
+    int64_t ms = now_us / 1000 - ev->park_due_ms;
+    return ms > 0 ? ms : 1;
+}
+
 /* Fills s->claimed from a page; poison reasons go to `reasons` (malloc'd, taken by attach()). */
 static enum ob_status route_page(struct shard *s, struct page *p, char **reasons,
                                  struct ob_err *err)
@@ -112,6 +122,7 @@ static enum ob_status route_page(struct shard *s, struct page *p, char **reasons
             .attempts = ev->attempts,
             .max_attempts = ev->max_attempts,
             .park_n = ev->park_n,
+            .blocked_ms = blocked_for(ev, m->dest_hash, now_us),
             .flags = flags,
         };
         s->hashes[i] = m->key_hash;

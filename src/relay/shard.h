@@ -28,6 +28,7 @@ struct entry {
     struct page *page;
     const struct ob_msg *msg;
     char *reason; /* of the last verdict that was not delivered; malloc'd */
+    bool expired; /* blocked_max is exceeded, and `reason` has that */
 };
 
 enum shard_phase { PHASE_OPENING, PHASE_STANDBY, PHASE_RUNNING, PHASE_ENDED };

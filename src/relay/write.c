@@ -4,6 +4,7 @@
 
 #include "core/jscan.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,12 +171,26 @@ static void log_dead(struct shard *s, const struct ob_settle_op *op)
            OB_KC("error", op->reason));
 }
 
+/* Its destination was blocked for longer than blocked_max: the reason has that and the sink's. */
+static void explain_blocked(struct entry *e, int64_t blocked_ms)
+{
+    struct ob_err why;
+    ob_err_set(
+        &why, OB_REJECT, "destination '%.*s' was blocked for %" PRId64 " s (blocked_max): %s",
+        OB_STR_ARG(e->msg->destination), blocked_ms / 1000, e->reason ? e->reason : "blocked");
+    free(e->reason);
+    e->reason = strdup(why.text);
+    e->expired = true;
+}
+
 static void fill_ops(struct shard *s)
 {
     int64_t wall_ms = ob_clock_wall_us(s->clock) / 1000;
     for (size_t i = 0; i < s->settle.n; i++) {
         struct ob_settle_op *op = &s->settle.ops[i];
-        const struct entry *e = entry_of(s, op->token);
+        struct entry *e = entry_of(s, op->token);
+        if (op->blocked_ms > 0 && !e->expired)
+            explain_blocked(e, op->blocked_ms);
         op->event = e->msg->event;
         op->destination = e->msg->destination;
         op->reason = e->reason          ? e->reason

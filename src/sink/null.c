@@ -43,7 +43,8 @@ static const struct ob_opt null_opts[] = {
     {.type = OB_OPT_STR,
      .name = "refuse",
      .offset = offsetof(struct null_conf, refuse),
-     .help = "A file of lines `retry|reject|blocked GLOB`, read before each batch: messages whose "
+     .help = "A file of lines `retry|reject|blocked|returned GLOB`, read before each batch: "
+             "messages whose "
              "topic, key or id matches are answered so. To rehearse a broker's refusals."},
     {0},
 };

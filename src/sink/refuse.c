@@ -42,7 +42,7 @@ static bool matches(struct ob_str glob, const struct ob_msg *m)
 
 enum ob_verdict ob_refuse_verdict(const struct ob_refuse *r, const struct ob_msg *m)
 {
-    static const enum ob_verdict verdicts[] = {OB_V_RETRY, OB_V_REJECT, OB_V_BLOCKED,
+    static const enum ob_verdict verdicts[] = {OB_V_RETRY, OB_V_REJECT, OB_V_BLOCKED, OB_V_RETURNED,
                                                OB_V_DELIVERED};
     for (size_t at = 0; at < r->n;) {
         const char *end = memchr(r->text + at, '\n', r->n - at);

@@ -72,9 +72,10 @@ pipelines:
     window_bytes: 8M
   nats:
     source: {{type: postgres, dsn: "{dsn}"}}
-    sink: {{type: nats, url: "{self.nats.url}", topics: ["{self.stream}.*"]}}
+    sink: {{type: nats, url: "{self.nats.url}", topics: ["{self.stream}.*", "missing.*"]}}
     envelope: none
     window_bytes: 8M
+    blocked_max: 3s
 """)
 
     def connect(self, autocommit=True):
@@ -469,6 +470,16 @@ def test_a_key_of_the_victim_with_a_topic_that_is_not_allowed(stage):
     wait_until(lambda: {d["key"] for d in stage.outbox.json("dead", "list", "--json", "-p", "nats") if "no.such.stream" in json.dumps(d)}
                >= set(KEYS), 30, "dead", every=0.3)
     stage.flows()
+    total = stage.writer.total()
+    wait_until(lambda: len([m for m in stage.nats.read(stage.stream) if m.subject == stage.topic]) >= total, 30, "the victim's", every=0.5)
+
+
+def test_a_key_of_the_victim_with_a_missing_topic_and_blocked_max(stage):
+    """An allowed topic without a stream holds the victim's keys back for `blocked_max` only."""
+    for key in KEYS:
+        stage.run("select outbox.emit('t', '{}', key => %s, topic => 'missing.stream', max_attempts => 1000000)", key)
+    wait_until(lambda: {d["key"] for d in stage.outbox.json("dead", "list", "--json", "-p", "nats") if "blocked_max" in json.dumps(d)}
+               >= set(KEYS), 90, "dead", every=0.3)
     total = stage.writer.total()
     wait_until(lambda: len([m for m in stage.nats.read(stage.stream) if m.subject == stage.topic]) >= total, 30, "the victim's", every=0.5)
 

@@ -426,3 +426,32 @@ def test_hostile_events_are_delivered_or_dead_with_a_reason(outbox, name, column
         assert d["error"], name
     if "KB" in name:
         assert len(dead) == 1
+
+
+def test_an_event_that_the_sink_returns_each_time_is_parked(outbox):
+    """It and its key wait with a back-off, the log has the reason once each time it is parked, other keys flow, and a stop is clean."""
+    outbox.write("outbox.yaml", """
+log: {level: debug}
+pipelines:
+  p:
+    source: {type: sqlite, path: app.db}
+    sink: {type: "null", refuse: refuse.txt}
+    routes: [{topic: "${type}"}]
+    max_attempts: 3
+    retry: {first: 1h, max: 1h}
+""")
+    outbox.run("schema", "--apply")
+    outbox.write("refuse.txt", "returned bounced\n")
+    db = outbox.sqlite("app.db")
+    for key, kind in [("a", "bounced"), ("a", "fine")] + [(f"k{n}", "fine") for n in range(20)]:
+        db.execute("insert into outbox_event(type, aggregate_id, payload) values (?, ?, '{}')", (kind, key))
+    p = outbox.start("run")
+
+    def status():
+        return outbox.json("status", "--json")[0]
+
+    wait_until(lambda: status()["published"] == 20 and status()["parked"] == 2, 20, "the others flow, the key waits")
+    assert p.err.count("event.returned") == 1 and "refused, as the file says" in p.err, p.err
+    assert outbox.json("dead", "list", "--json") == []
+    assert p.stop() == 0
+    assert status()["failed"] == 0

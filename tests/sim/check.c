@@ -92,6 +92,12 @@ static bool by_hand(const struct sim *w, uint64_t hash)
     return false;
 }
 
+void sim_forget_returns(struct sim_node *n)
+{
+    for (unsigned i = 0; i < SIM_EVENTS; i++)
+        n->seen[i].returns = 0;
+}
+
 void sim_check_submit(struct sim *w, struct sim_node *n, const struct sim_tok *t)
 {
     const struct sim_event *e = &w->ev[t->ev];
@@ -111,12 +117,34 @@ void sim_check_submit(struct sim *w, struct sim_node *n, const struct sim_tok *t
         w->now < seen->retry_at + (int64_t)b->first_ms * (100 - b->jitter_pct) / 100 - 1)
         sim_fail(w, "back-off", "event %u failed at %lld and is sent again at once", t->ev,
                  (long long)seen->retry_at);
+    if (seen->returns >= w->conf.flow.max_attempts)
+        sim_fail(w, "returned", "event %u is sent again after %u returns in a row", t->ev,
+                 seen->returns);
     check_turn(w, n, e, false);
 }
 
 static uint32_t max_attempts(const struct sim *w, const struct sim_event *e)
 {
-    return e->max_attempts ? e->max_attempts : w->conf.flow.max_attempts;
+    uint32_t cap = w->conf.flow.max_attempts_cap;
+    if (!e->max_attempts)
+        return w->conf.flow.max_attempts;
+    return cap && e->max_attempts > cap ? cap : e->max_attempts;
+}
+
+/* Dead because of blocked_max: its destination was found blocked, for so long, and no outage that
+ * flow was told of is part of that time. */
+static void check_blocked(struct sim *w, const struct sim_node *n, const struct ob_settle_op *op,
+                          const struct sim_tok *t)
+{
+    int64_t max = w->conf.flow.blocked_max_ms, at = w->ev[t->ev].blocked_at;
+    if (max == 0 || op->blocked_ms < max || !t->blocked)
+        sim_fail(w, "blocked", "event %u is dead after %lld ms, its destination is not blocked",
+                 t->ev, (long long)op->blocked_ms);
+    if (w->now < at || op->blocked_ms > w->now - at + 1) /* one that was just parked counts as 1 */
+        sim_fail(w, "blocked", "event %u: blocked for %lld ms, known for %lld", t->ev,
+                 (long long)op->blocked_ms, (long long)(w->now - at));
+    if (op->blocked_ms > w->now - n->up_at)
+        sim_fail(w, "blocked", "event %u: the time of an outage counts for blocked_max", t->ev);
 }
 
 static void check_op(struct sim *w, struct sim_node *n, const struct ob_settle_op *op,
@@ -150,7 +178,9 @@ static void check_op(struct sim *w, struct sim_node *n, const struct ob_settle_o
             sim_fail(w, "settle", "event %u waits for a destination that is not its own", t->ev);
         return;
     }
-    if (!t->rejected && !t->poison && op->attempts < max_attempts(w, e))
+    if (op->blocked_ms)
+        check_blocked(w, n, op, t);
+    else if (!t->rejected && !t->poison && op->attempts < max_attempts(w, e))
         sim_fail(w, "dead", "event %u dies without a reason after %u attempts", t->ev,
                  op->attempts);
     if (op->hold != (w->conf.flow.on_dead == OB_ON_DEAD_PARK))

@@ -99,9 +99,14 @@ void sim_conf_make(struct sim_conf *c, uint64_t seed)
     c->drain_first = below(r, 2);
     c->time_first = below(r, 2);
     c->grace_ms = PICK(r, 0, 500, 10000, 60000);
-    /* Probes that never pause, with events larger than the window, would leave no place for others.
-     */
-    bool pauses = c->flow.window_bytes > 10000 || c->flow.probe.first_ms >= 100;
+    c->flow.blocked_max_ms = below(r, 2) ? 0 : PICK(r, 100, 300, 1000, 5000);
+    c->flow.max_attempts_cap = below(r, 3) ? 0 : between(r, 1, 4);
+    c->bounced = rate(r, 4, 40);
+    if (c->flow.retry.first_ms < 100)
+        c->bounced = 0; /* they would come back without a pause */
+    /* Probes that never pause, and events that are returned without end, leave no place for others
+     * where they are larger than the window. */
+    bool pauses = c->flow.window_bytes > 10000 || (c->flow.probe.first_ms >= 100 && !c->bounced);
     c->neighbours =
         below(r, 2) && pauses && c->flow.window_events >= 8 && c->flow.max_in_flight >= 8;
 }
@@ -117,7 +122,8 @@ static void plan_event(struct sim *w, unsigned i, int64_t commit_at, bool rolled
     struct sim_conf *c = &w->conf;
     struct ob_rand *r = &w->rand;
     struct sim_event *e = &w->ev[i];
-    *e = (struct sim_event){.num = i + 1, .key = below(r, c->keys), .prev = -1};
+    *e = (struct sim_event){
+        .num = i + 1, .key = below(r, c->keys), .prev = -1, .blocked_at = SIM_NEVER};
     e->hash = mix(c->seed * 1000 + e->key);
     if (c->hash_bits < 64)
         e->hash &= (1u << c->hash_bits) - 1;
@@ -133,6 +139,7 @@ static void plan_event(struct sim *w, unsigned i, int64_t commit_at, bool rolled
               : sim_chance(w, c->oversize) ? SIM_K_OVERSIZE
               : sim_chance(w, c->hopeless) ? SIM_K_HOPELESS
               : sim_chance(w, c->flaky)    ? SIM_K_FLAKY
+              : sim_chance(w, c->bounced)  ? SIM_K_BOUNCED
                                            : SIM_K_NORMAL;
     e->fails_left = e->kind == SIM_K_FLAKY ? between(r, 1, 4) : 0;
     e->skip = c->shards > 1 && c->flow.log_source && mix(e->hash) % c->shards != 0;

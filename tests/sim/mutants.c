@@ -83,6 +83,11 @@ const struct sim_mutant_info sim_mutants[] = {
     {"ahead-cut-at-stop", "a clean stop records no more than a regular settle", 0, M_AHEAD_CUT},
     {"ahead-forgotten", "what an earlier owner settled ahead is not recorded again", 0,
      M_AHEAD_FORGOTTEN},
+    {"blocked-max-in-outage", "blocked_max counts the time of an outage", 0,
+     M_BLOCKED_MAX_IN_OUTAGE},
+    {"cap-ignored", "max_attempts_cap does not bound an event's own number", 0, M_CAP_IGNORED},
+    {"returned-without-end", "an event that the sink returns each time is never parked", 0,
+     M_RETURNED_WITHOUT_END},
 };
 const unsigned sim_mutants_n = sizeof sim_mutants / sizeof sim_mutants[0];
 

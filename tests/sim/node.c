@@ -181,7 +181,7 @@ static void note_verdict(struct sim *w, struct sim_node *n, const struct ob_flow
     struct sim_tok *t = sim_tok_find(n, v->token);
     if (!t || !t->in_flight)
         return;
-    const struct sim_event *e = &w->ev[t->ev];
+    struct sim_event *e = &w->ev[t->ev];
     struct sim_seen *seen = &n->seen[t->ev];
     SIM_TRACE(
         w, "owner %u hears of event %u key %u: %s", n->id, t->ev, e->key,
@@ -194,10 +194,16 @@ static void note_verdict(struct sim *w, struct sim_node *n, const struct ob_flow
     t->down_probe = false;
     if (v->verdict != OB_V_RETURNED) {
         n->down_told = false;
+        if (t->not_up == n->not_up)
+            n->not_up = 0;
         w->dones++;
         if (t->order > n->acked_order[e->dest_i])
             n->acked_order[e->dest_i] = t->order;
     }
+    t->blocked = v->verdict == OB_V_BLOCKED || (v->verdict == OB_V_RETRY && t->cancelled);
+    if (t->blocked && e->blocked_at == SIM_NEVER)
+        e->blocked_at = w->now;
+    seen->returns = v->verdict == OB_V_RETURNED && !n->not_up ? seen->returns + 1 : 0;
     switch (v->verdict) {
     case OB_V_RETRY:
         if (w->mutant == SIM_M_OUTAGE_IS_RETRY)
@@ -231,6 +237,11 @@ static void hear_states(struct sim *w, struct sim_node *n)
                   lib->tell_sink > 0 ? "up" : "down");
         FLOW(ob_flow_sink(n->flow, w->now, lib->tell_sink > 0));
         n->down_at = n->down_told ? n->down_at : w->now;
+        if (n->down_told && lib->tell_sink > 0)
+            n->up_at = w->now;
+        n->not_up = lib->tell_sink < 0 ? ++n->outages : 0;
+        if (n->not_up)
+            sim_forget_returns(n);
         n->down_told = lib->tell_sink < 0;
         n->down_probes = 0;
         lib->tell_sink = 0;

@@ -28,6 +28,7 @@ static void add_token(struct sim *w, struct sim_node *n, uint64_t token, unsigne
         sim_fail(w, "attempts", "event %u: %u of %u recorded attempts are left", ev, c->attempts,
                  w->ev[ev].recorded);
     n->seen[ev].drained |= c->park_n != 0;
+    n->seen[ev].returns = 0;
     n->tok[n->n_tok++] = (struct sim_tok){.token = token,
                                           .ev = ev,
                                           .poison = c->flags & OB_CLAIM_POISON,
@@ -91,6 +92,8 @@ static size_t drain(struct sim *w, struct sim_node *n, uint64_t dest, size_t max
         c[i] = claimed(w, rows[i]->ev, 0);
         c[i].attempts = rows[i]->attempts;
         c[i].park_n = rows[i]->n;
+        if (rows[i]->blocked && rows[i]->blocked == c[i].dest)
+            c[i].blocked_ms = w->now > rows[i]->due ? w->now - rows[i]->due : 1;
     }
     FLOW(ob_flow_drained(n->flow, w->now, c, k, drained, n_drained, tokens));
     for (size_t i = 0; i < k; i++)

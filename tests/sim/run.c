@@ -161,6 +161,9 @@ static bool neighbours_done(const struct sim *w)
 
 static void begin_calm(struct sim *w)
 {
+    for (unsigned i = 0; i < w->n_ev; i++)
+        if (w->ev[i].kind == SIM_K_BOUNCED)
+            w->ev[i].kind = SIM_K_NORMAL;
     for (unsigned d = 0; d < w->conf.dests; d++)
         if (w->broker.blocked_until[d] > w->now)
             w->broker.blocked_until[d] = w->now;

@@ -13,6 +13,7 @@ static void note_sent(struct sim *w, struct sim_node *n, struct sim_tok *t)
     n->seen[t->ev].sent = n->seen[t->ev].in_flight = true;
     n->seen[t->ev].answered = false;
     t->down_probe = n->down_told;
+    t->not_up = n->not_up;
     if (t->down_probe && ++n->down_probes > 1)
         sim_fail(w, "probe", "event %u is sent to a sink that is down, beside its probe", t->ev);
     unsigned running = 0;
@@ -74,8 +75,12 @@ void sim_node_ask_sink(struct sim *w, struct sim_node *n)
     if (!reset)
         return;
     SIM_TRACE(w, "owner %u resets the sink", n->id);
+    sim_forget_returns(n);
+    n->not_up = ++n->outages;
     sim_lib_disconnect(w, n, false);
-    if (!w->broker.down && sim_chance(w, 500))
+    /* Where the only event that could probe is returned each time, the sink's own word is needed; a
+     * real one always reports that it is up after a reset. */
+    if (!w->broker.down && (w->conf.bounced || sim_chance(w, 500)))
         n->lib.tell_sink = 1;
 }
 

@@ -39,7 +39,7 @@ struct sim_conf {
     int64_t poll_ms;  /* an owner looks around at least so often; SIM_NEVER: only when told */
     unsigned latency_ms, quantum_ms;
     /* Per mille, of events. */
-    unsigned rollback, poison, oversize, flaky, hopeless, own_max;
+    unsigned rollback, poison, oversize, flaky, hopeless, own_max, bounced;
     /* Per mille, of messages. */
     unsigned fail, lost_ack, late_ack, stored_fail, ghost, echo;
     unsigned crash_ppm; /* per crash point, per million */
@@ -83,6 +83,7 @@ enum sim_kind {
     SIM_K_HOPELESS, /* fails until it is healed */
     SIM_K_OVERSIZE, /* rejected until it is healed */
     SIM_K_POISON,   /* refused by routing until it is healed */
+    SIM_K_BOUNCED,  /* returned by the sink each time until nothing is wrong any more */
 };
 
 struct sim_event {
@@ -99,9 +100,10 @@ struct sim_event {
     /* what happened */
     unsigned stored; /* times the broker took it */
     bool was_dead;
-    uint32_t recorded; /* attempts that were recorded, of the row that it has */
-    bool by_hand;      /* retried by a person */
-    bool excuse;       /* a repeat of it has a named reason */
+    uint32_t recorded;  /* attempts that were recorded, of the row that it has */
+    bool by_hand;       /* retried by a person */
+    bool excuse;        /* a repeat of it has a named reason */
+    int64_t blocked_at; /* when its destination was first found blocked, SIM_NEVER: not yet */
 };
 
 struct sim_row {
@@ -164,6 +166,8 @@ struct sim_tok {
     uint32_t claim_attempts, spent, maybe; /* maybe: cancelled, and it is not clear whom to blame */
     unsigned unsaved, saving; /* spent attempts that are not recorded yet, or just now */
     bool cancelled, blamed, down_probe;
+    unsigned not_up; /* the owner's, when it was sent */
+    bool blocked;    /* its last verdict was blocked, or an answer to a cancellation */
     int64_t park_n, claimed_at, sent_at;
     uint64_t order; /* of its submission */
 };
@@ -173,6 +177,7 @@ struct sim_seen {
     bool sent, in_flight, answered, dies, drained;
     enum ob_verdict last;
     int64_t retry_at; /* of the last RETRY */
+    unsigned returns; /* in a row, of this token, while the sink was up */
 };
 
 struct sim_node {
@@ -201,7 +206,10 @@ struct sim_node {
     int64_t close_at;            /* the end of the grace time */
     bool down_told;              /* flow was told that the sink is down */
     int64_t down_at;             /* since when */
-    unsigned down_probes;        /* in flight that were sent since then */
+    int64_t up_at;               /* end of the last outage that flow was told of */
+    unsigned outages, not_up; /* not_up: the number of the outage, told to flow or found by it, that
+                                 no probe has ended; else 0 */
+    unsigned down_probes;     /* in flight that were sent since then */
 };
 
 enum sim_phase { SIM_CHAOS, SIM_NEIGHBOURS, SIM_CALM, SIM_OPERATOR, SIM_OVER };
@@ -292,6 +300,8 @@ struct sim_tok *sim_tok_find(struct sim_node *n, uint64_t token);
 void sim_fail(struct sim *w, const char *invariant, const char *fmt, ...) OB_PRINTF(3, 4);
 void sim_check_stored(struct sim *w, struct sim_event *e);
 void sim_check_submit(struct sim *w, struct sim_node *n, const struct sim_tok *t);
+/* The sink is down, or was reset: returns before it do not count. */
+void sim_forget_returns(struct sim_node *n);
 void sim_check_ops(struct sim *w, struct sim_node *n, const struct ob_settle *s);
 /* Is the earlier event q no reason to hold back its key any more? */
 bool sim_out_of_the_way(const struct sim *w, const struct sim_event *q);

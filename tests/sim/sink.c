@@ -53,6 +53,9 @@ static void give_back_behind(const struct sim *w, struct sim_lib *lib, const str
     for (struct sim_msg *b = lib->m + (m - lib->m) + 1; b < lib->m + lib->n; b++) {
         if (b->decided || !same_line(w, m->ev, b->ev))
             continue;
+        /* One that is returned each time takes only its key with it, else no other could pass. */
+        if (m->verdict == OB_V_RETURNED && w->ev[m->ev].key != w->ev[b->ev].key)
+            continue;
         b->decided = true;
         b->verdict = OB_V_RETURNED;
         b->ack_at = m->ack_at;
@@ -83,6 +86,8 @@ static enum ob_verdict broker_says(struct sim *w, struct sim_event *e)
             return OB_V_RETRY;
         }
         break;
+    case SIM_K_BOUNCED:
+        return OB_V_RETURNED;
     case SIM_K_NORMAL:
         break;
     }

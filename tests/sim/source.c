@@ -244,6 +244,8 @@ static void settle_park(struct sim *w, struct ob_settle_op *op, unsigned ev)
     struct sim_row row = {
         .ev = ev, .attempts = op->attempts, .due = op->due_ms, .blocked = op->blocked_dest};
     e->recorded = op->attempts;
+    if (op->blocked_dest && e->blocked_at == SIM_NEVER)
+        e->blocked_at = op->due_ms; /* when the settle began */
     if (w->mutant == SIM_M_ATTEMPTS_NOT_STORED)
         row.attempts = 0;
     if (op->park_n) {

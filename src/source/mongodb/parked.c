@@ -86,7 +86,8 @@ static mongoc_cursor_t *by_hash(const struct mongo_drain *d, mongoc_collection_t
 {
     bson_t *opts =
         BCON_NEW("sort", "{", "hash", BCON_INT32(1), "_id", BCON_INT32(1), "}", "projection", "{",
-                 "hash", BCON_INT32(1), "ref", BCON_INT32(1), "attempts", BCON_INT32(1), "}");
+                 "hash", BCON_INT32(1), "ref", BCON_INT32(1), "attempts", BCON_INT32(1),
+                 "blocked_dest", BCON_INT32(1), "due_at", BCON_INT32(1), "}");
     mongoc_cursor_t *c = mongoc_collection_find_with_opts(coll, filter, opts, NULL);
     bson_destroy(opts);
     (void)d;
@@ -147,6 +148,9 @@ static enum ob_status read_some(struct mongo_drain *d, mongoc_collection_t *coll
         struct mongo_row *row = &d->rows[d->n_rows++];
         *row = (struct mongo_row){.n = n, .hash = d->keys[key]};
         row->attempts = (uint32_t)ob_mongo_i64(doc, "attempts", 0);
+        row->dest = ob_mongo_i64(doc, "blocked_dest", 0);
+        if (bson_iter_init_find(&it, doc, "due_at") && BSON_ITER_HOLDS_DATE_TIME(&it))
+            row->due_ms = bson_iter_date_time(&it);
         if (bson_iter_init_find(&it, doc, "ref"))
             bson_value_copy(bson_iter_value(&it), &row->ref);
     }
@@ -390,6 +394,8 @@ static enum ob_status hand_out(struct mongo_drain *d, struct ob_batch *batch, co
         *ev = batch->events[i];
         ev->park_n = row->n;
         ev->park_hash = (uint64_t)row->hash;
+        ev->park_dest = (uint64_t)row->dest;
+        ev->park_due_ms = row->due_ms;
         if (!d->s->model->f[OB_MAP_ATTEMPTS])
             ev->attempts = row->attempts;
         ev->ref = ob_mongo_window_add(&d->s->window, &row->ref, now);

@@ -9,7 +9,7 @@
 #define MONGO_KEYS 512 /* keys looked at in one query */
 
 struct mongo_row {
-    int64_t n, hash;
+    int64_t n, hash, dest, due_ms;
     uint32_t attempts;
     bson_value_t ref;
     size_t size;

@@ -127,10 +127,13 @@ static enum ob_status find_rows(struct ob_source *s, const struct drain *d, PGre
                                  PG_TEXT(per_key), PG_TEXT(max)};
     return ob_pg_query(
         &s->sql,
-        "select p.n, p.hash, p.attempts, p.ref, h.n is not null from unnest($2::bigint[]) with "
+        "select p.n, p.hash, p.attempts, p.ref, h.n is not null, p.blocked_dest, (extract(epoch "
+        "from "
+        "p.due_at) * 1000)::bigint from unnest($2::bigint[]) with "
         "ordinality as k(hash, i) left join lateral (select n from outbox.dead where pipeline = $1 "
         "and hash = k.hash and hold order by n limit 1) h on true "
-        "cross join lateral (select n, hash, attempts, ref from outbox.parked where pipeline = $1 "
+        "cross join lateral (select n, hash, attempts, ref, blocked_dest, due_at from "
+        "outbox.parked where pipeline = $1 "
         "and hash = k.hash and n < coalesce(h.n, 9223372036854775807) order by n limit "
         "$3::bigint) p order by k.i, p.n limit $4::bigint",
         p, 4, true, out, err);
@@ -174,6 +177,8 @@ static void attach(const PGresult *rows, const int *from, size_t n, struct ob_ba
         ev->park_hash = (uint64_t)ob_pg_i64(rows, from[i], 1);
         if (!own_attempts)
             ev->attempts = (uint32_t)ob_pg_i64(rows, from[i], 2);
+        ev->park_dest = (uint64_t)ob_pg_i64(rows, from[i], 5);
+        ev->park_due_ms = ob_pg_i64(rows, from[i], 6);
     }
 }
 

@@ -33,10 +33,11 @@ static const char *const sql[ST_MAX] = {
     [ST_KEYS] = "SELECT hash, due_ms FROM outbox_parked_key" P " AND blocked_dest = ?2"
                 " ORDER BY due_ms",
     /* Rows behind a dead event that holds the key are not there. */
-    [ST_KEY_ROWS] = "SELECT p.n, p.attempts, p.seq FROM outbox_parked AS p"
-                    " WHERE p.pipeline = ?1 AND p.hash = ?2 AND p.n < coalesce("
-                    "(SELECT min(d.n) FROM outbox_dead AS d WHERE d.pipeline = ?1 AND d.hash = ?2"
-                    " AND d.hold = 1), 9223372036854775807) ORDER BY p.n LIMIT ?3",
+    [ST_KEY_ROWS] =
+        "SELECT p.n, p.attempts, p.seq, p.blocked_dest, p.due_ms FROM outbox_parked AS p"
+        " WHERE p.pipeline = ?1 AND p.hash = ?2 AND p.n < coalesce("
+        "(SELECT min(d.n) FROM outbox_dead AS d WHERE d.pipeline = ?1 AND d.hash = ?2"
+        " AND d.hold = 1), 9223372036854775807) ORDER BY p.n LIMIT ?3",
     /* Anything of the hash above this number, waiting or dead and holding. */
     [ST_KEY_MORE] = "SELECT 1 FROM outbox_parked" P " AND hash = ?2 AND n > ?3"
                     " UNION ALL SELECT 1 FROM outbox_dead" P " AND hash = ?2 AND hold = 1"

@@ -98,6 +98,8 @@ static enum ob_status take_row(struct drain *d, sqlite3_stmt *st, uint64_t hash,
     ev->attempts = attempts < 0 ? 0 : (uint32_t)attempts;
     ev->park_n = n;
     ev->park_hash = hash;
+    ev->park_dest = (uint64_t)sqlite3_column_int64(st, 3);
+    ev->park_due_ms = sqlite3_column_int64(st, 4);
     d->batch->n++;
     return OB_OK;
 }
