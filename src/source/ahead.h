@@ -7,8 +7,8 @@
  * belong to a transaction that has not committed yet, and would be lost if it counted as settled
  * (tests/sim/mutants.c::ahead-as-range).
  *
- * A member is a pair of numbers: 0 and the event's number, or the LSN of its commit and its place
- * in that transaction. */
+ * A member is a pair of numbers: 0 and the event's number in its table, or 1 and the place of its
+ * record in the WAL. */
 #ifndef OB_SOURCE_AHEAD_H
 #define OB_SOURCE_AHEAD_H
 

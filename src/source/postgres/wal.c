@@ -26,6 +26,7 @@ static void wal_stop(struct ob_source *s)
     ob_arena_unref(w->arena);
     ob_pg_wal_rows_clear(w);
     ob_pg_wal_past_clear(w);
+    ob_pg_wal_ahead_clear(w);
     ob_pg_snap_unref(w->seen);
     ob_pg_snap_unref(w->visible);
     ob_pg_snap_unref(w->anchor_snap);
@@ -126,6 +127,7 @@ static void wal_rewind(struct ob_source *s)
         return;
     }
     ob_pg_wal_close(s);
+    ob_pg_wal_ahead_rewind(w);
     w->read = w->durable;
     w->ring.head = w->ring.n = 0;
     w->handed = w->settled = w->given;
@@ -189,6 +191,9 @@ static void wal_cursor(struct ob_source *s, const struct ob_settle *settle, stru
     }
     if (settle->moved && ob_pg_wal_at(w, settle->ref, &at))
         write_pos(w, at, out);
+    else
+        at = w->durable;
+    ob_pg_wal_ahead_write(s, settle, at, out);
 }
 
 static void wal_settled(struct ob_source *s, const struct ob_settle *settle)
@@ -206,6 +211,7 @@ static void wal_settled(struct ob_source *s, const struct ob_settle *settle)
         ob_pg_wal_rows_settled(s, settle);
         return;
     }
+    ob_pg_ahead_stored(&w->ahead);
     if (!settle->moved || !ob_pg_wal_at(w, settle->ref, &at))
         return;
     wrote_pos(w);
@@ -266,7 +272,12 @@ static enum ob_status wal_status(struct ob_source *s, struct ob_source_status *o
         true, &res, err);
     int64_t pos = st == OB_OK && PQntuples(res) == 1 ? ob_pg_i64(res, 0, 0) : 0;
     PQclear(res);
-    return st == OB_OK ? ob_pg_status_native(&s->sql, s->pipeline, pos, out, err) : st;
+    if (st == OB_OK)
+        st = ob_pg_status_native(&s->sql, s->pipeline, pos, out, err);
+    int64_t ahead = (int64_t)wal_of(s)->ahead.set.n;
+    if (st == OB_OK)
+        out->pending -= out->pending < ahead ? out->pending : ahead;
+    return st;
 }
 
 const struct pg_reader ob_pg_wal = {

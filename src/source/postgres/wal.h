@@ -8,6 +8,7 @@
  *     wal_table.c    reading the table until a slot is there          wal_tick.c  once a second
  *     wal_handover.c the states of the change from table to stream
  *     wal_slot_rule.c may a slot be dropped?      wal_reshard.c another number of shards
+ *     wal_ahead.c    what is settled ahead of the position
  *
  * Either the stream is read, through a slot and from our own position, or no slot continues where
  * the cursor is: then the table is read by its own reader, a slot is created, and the stream begins
@@ -92,6 +93,12 @@ struct wal_state {
     struct wal_ring ring;
     uint64_t given, settled; /* ordinals: the last row read, the last settled */
     uint64_t handed;         /* the last one that became a claimed event */
+
+    /* settled ahead of the position (wal_ahead.c) */
+    struct pg_ahead ahead;
+    uint64_t ahead_end; /* the WAL's end when `ahead` was loaded, or later */
+    uint64_t *numbers;  /* of the events of ordinals behind `settled` */
+    size_t numbers_cap;
 
     /* the connection */
     struct pg_session repl;
@@ -225,6 +232,20 @@ enum ob_status ob_pg_wal_past_load(struct ob_source *s, struct ob_err *err) OB_M
 void ob_pg_wal_past_clear(struct wal_state *w);
 /* Was this event settled before the number of shards was changed? */
 bool ob_pg_wal_past_settled(const struct wal_state *w, uint64_t ref, uint64_t hash);
+
+/* wal_ahead.c */
+/* end: the WAL's end, read after the set was stored. */
+enum ob_status ob_pg_wal_ahead_load(struct ob_source *s, uint64_t end,
+                                    struct ob_err *err) OB_MUST_CHECK;
+/* Remembers the number of the event that has just been counted. A member of the set becomes
+ * `settled`, with nothing else. False: no memory. */
+bool ob_pg_wal_ahead_note(struct ob_source *s, struct ob_event *ev) OB_MUST_CHECK;
+/* Before `read` returns to the durable position. */
+void ob_pg_wal_ahead_rewind(struct wal_state *w);
+void ob_pg_wal_ahead_clear(struct wal_state *w);
+/* Adds the set to the cursor of a settle that brings the position to `at`. */
+void ob_pg_wal_ahead_write(struct ob_source *s, const struct ob_settle *settle, struct wal_pos at,
+                           struct pg_cursor *out);
 
 /* wal_stream.c */
 enum ob_status ob_pg_wal_connect(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;

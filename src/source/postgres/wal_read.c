@@ -198,7 +198,7 @@ static enum ob_status add_event(struct ob_source *s, const struct pgo_msg *m, st
                             ? ob_pg_wal_message(m, w->txn_time_us, &s->limits, w->arena, ev, err)
                         : w->map ? ob_pg_wal_mapped(w, m, &s->limits, w->arena, ev, err)
                                  : ob_pg_wal_native(&w->table, m, &s->limits, w->arena, ev, err);
-    if (st == OB_OK && !count_row(w))
+    if (st == OB_OK && (!count_row(w) || !ob_pg_wal_ahead_note(s, ev)))
         st = ob_err_set(err, OB_DOWN, "no memory for a transaction");
     if (st != OB_OK)
         return st;
@@ -274,6 +274,10 @@ static enum ob_status take_large(struct ob_source *s, char *buf, size_t n,
         return st;
     }
     struct ob_event *ev = &w->events[before];
+    if (ev->settled) {
+        PQfreemem(buf);
+        return OB_OK;
+    }
     bool ok = ob_limits_check(&s->limits, ev, w->arena);
     size_t bytes = ob_event_bytes(ev);
     if (ok && bytes >= n / 2 && ob_arena_keep(w->arena, frame_drop, buf, n)) {
@@ -348,15 +352,15 @@ enum ob_status ob_pg_wal_recorded(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
-/* Events that were parked or are dead already, before the position passed them, leave the batch:
- * their attempts stand there. */
-static enum ob_status drop_recorded(struct ob_source *s, struct ob_err *err)
+/* Events that were parked or are dead already, before the position passed them, are settled: their
+ * rows have the attempts. */
+static enum ob_status find_recorded(struct ob_source *s, struct ob_err *err)
 {
     struct wal_state *w = wal_of(s);
     PGresult *res = NULL;
     bool any = false;
     for (size_t i = 0; i < w->n_events && !any; i++)
-        any = w->events[i].seq <= (uint64_t)w->recorded_max;
+        any = !w->events[i].settled && w->events[i].seq <= (uint64_t)w->recorded_max;
     if (!any)
         return OB_OK;
     ob_pg_array_begin(&s->array[0]);
@@ -365,14 +369,13 @@ static enum ob_status drop_recorded(struct ob_source *s, struct ob_err *err)
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(ob_pg_array_end(&s->array[0]))};
     enum ob_status st = ob_pg_query(
         &s->sql,
-        "select t.i from unnest($2::bigint[]) with ordinality as t(seq, i) where not (exists "
-        "(select 1 from outbox.parked p where p.pipeline = $1 and p.seq = t.seq) or exists (select "
-        "1 from outbox.dead d where d.pipeline = $1 and d.seq = t.seq)) order by t.i",
+        "select t.i from unnest($2::bigint[]) with ordinality as t(seq, i) where exists (select 1 "
+        "from outbox.parked p where p.pipeline = $1 and p.seq = t.seq) or exists (select 1 from "
+        "outbox.dead d where d.pipeline = $1 and d.seq = t.seq)",
         p, 2, true, &res, err);
-    if (st == OB_OK) {
-        w->n_events = (size_t)PQntuples(res);
-        for (size_t i = 0; i < w->n_events; i++)
-            w->events[i] = w->events[ob_pg_i64(res, (int)i, 0) - 1];
+    for (int i = 0; st == OB_OK && i < PQntuples(res); i++) {
+        struct ob_event *ev = &w->events[ob_pg_i64(res, i, 0) - 1];
+        *ev = (struct ob_event){.ref = ev->ref, .settled = true};
     }
     PQclear(res);
     return st;
@@ -429,7 +432,7 @@ static bool take_arena(struct wal_state *w)
                    : w->last_used > CHUNK_MAX ? CHUNK_MAX
                                               : w->last_used;
     if (w->arena)
-        ob_arena_reset(w->arena); /* rows of nothing: passed over, or recorded already */
+        ob_arena_reset(w->arena); /* rows that were passed over */
     else
         w->arena = ob_arena_new(chunk, (size_t)2 << 30);
     return w->arena != NULL;
@@ -450,7 +453,7 @@ enum ob_status ob_pg_wal_read(struct ob_source *s, size_t max, size_t max_bytes,
             return got;
         if (got != OB_OK && got != OB_AGAIN)
             break;
-        st = w->rows ? ob_pg_wal_rows_keep(s, err) : drop_recorded(s, err);
+        st = w->rows ? ob_pg_wal_rows_keep(s, err) : find_recorded(s, err);
     } while (st == OB_OK && w->n_events == 0 && got == OB_OK);
     if (st == OB_OK && w->n_events == 0 && got == OB_AGAIN)
         return OB_AGAIN;

@@ -138,6 +138,8 @@ static enum ob_status resume(struct ob_source *s, const struct standing *at, str
         st = ob_pg_wal_record_slot(s, err);
     if (st == OB_OK && s->whole)
         st = ob_pg_wal_past_load(s, err);
+    if (st == OB_OK)
+        st = ob_pg_wal_ahead_load(s, at->now, err);
     return st == OB_OK && !w->rows ? ob_pg_wal_recorded(s, err) : st;
 }
 

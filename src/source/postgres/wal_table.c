@@ -141,7 +141,7 @@ static enum ob_status write_switch(struct ob_source *s, const struct pg_cursor *
     enum ob_status st = ob_pg_query(
         &s->sql,
         "update outbox.cursor set lsn = $9::pg_lsn, rows_done = 0, wal = $10, slot = $11, "
-        "slot_state = 'created', " PG_PLACE(
+        "slot_state = 'created', ahead = null, ahead_n = 0, " PG_PLACE(
             "$4", "$5", "$6", "$7",
             "$8") " where pipeline = $1 and shard = $2::int and epoch = $3::bigint returning "
                   "pg_current_xact_id()",

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pg_wal_test - the pure parts of mode wal: rows of the native table in both forms, messages,
- * events packed beside their parked rows, places in the stream. */
+ * events packed beside their parked rows, places in the stream, what is settled ahead of them. */
 #include "rows.h"
 #include "source/postgres/wal.h"
 #include "source/postgres/whole.h"
+
+#include <stdlib.h>
 
 static const char *const columns[] = {
     "xid",          "seq",       "id",       "type",           "aggregate_type",
@@ -314,6 +316,85 @@ static void test_the_rule_of_slots(void **state)
     row_int("unknown", "record", ob_slot_record(ob_str_c("?")), SLOT_CREATED);
 }
 
+/* ---- settled ahead of the position ---- */
+
+/* The next row of a transaction of the stream; true: it came as settled. */
+static bool read_row(struct ob_source *s, uint64_t lsn, uint64_t seq)
+{
+    struct wal_state *w = s->wal;
+    struct ob_event ev = {.seq = seq, .ref = 1};
+    w->given++;
+    w->read = (struct wal_pos){lsn, 1};
+    assert_true(ob_pg_wal_ahead_note(s, &ev));
+    assert_true(ev.settled ? ev.seq == 0 : ev.seq == seq);
+    return ev.settled;
+}
+
+static size_t store(struct ob_source *s, const struct ob_settle *settle, struct wal_pos at)
+{
+    struct wal_state *w = s->wal;
+    struct pg_cursor out = {0};
+    ob_pg_wal_ahead_write(s, settle, at, &out);
+    ob_pg_ahead_stored(&w->ahead);
+    return out.ahead_n ? (size_t)strtoul(out.ahead_n, NULL, 10) : 0;
+}
+
+#define MANY 20000
+
+/* Three transactions of many rows, every second row is settled ahead; then all of it again. */
+static void run_rows(bool whole)
+{
+    struct wal_state w = {.durable = {100, 0}};
+    struct ob_source s = {.wal = &w, .whole = whole};
+    static uint64_t refs[3 * MANY];
+    struct ob_settle settle = {.ahead = refs, .claimed = 3 * MANY};
+    for (uint64_t i = 1; i <= 3 * MANY; i++) {
+        assert_false(read_row(&s, 200 + i / MANY, 5000 + 3 * i));
+        if (i % 2 == 0)
+            refs[settle.n_ahead++] = w.given;
+    }
+    assert_int_equal(store(&s, &settle, w.durable), 3 * MANY / 2);
+    ob_pg_wal_ahead_rewind(&w);
+    w.settled = w.given;
+    /* A settle before the stream has come to any of them again. */
+    settle = (struct ob_settle){.ahead = refs, .claimed = w.given};
+    assert_int_equal(store(&s, &settle, w.durable), 3 * MANY / 2);
+    for (uint64_t i = 1; i <= 3 * MANY; i++)
+        assert_int_equal(read_row(&s, 200 + i / MANY, 5000 + 3 * i), i % 2 == 0);
+    /* Half of them are claimed and passed by the position, the rest is not claimed yet. */
+    settle.claimed = w.settled + 3 * MANY / 2;
+    assert_int_equal(store(&s, &settle, (struct wal_pos){201, 7}), 3 * MANY / 4);
+    /* The position is beyond all that was read before the rewind. */
+    assert_int_equal(store(&s, &settle, (struct wal_pos){300, 0}), 0);
+    assert_int_equal(w.ahead.set.n, 0);
+    ob_pg_wal_ahead_clear(&w);
+}
+
+static void test_settled_ahead(void **state)
+{
+    (void)state;
+    run_rows(false);
+    run_rows(true);
+}
+
+/* A parked event that an earlier owner left ahead of the position is published before the stream
+ * comes to it. Members of another kind of number do not count. */
+static void test_settled_ahead_by_drain(void **state)
+{
+    (void)state;
+    struct wal_state w = {.durable = {100, 0}, .ahead_end = 1000};
+    struct ob_source s = {.wal = &w};
+    const struct ob_event ev = {.seq = 77};
+    struct ob_settle_op op = {.kind = OB_SETTLE_PUBLISHED, .park_n = 5, .event = &ev};
+    struct ob_settle settle = {.ops = &op, .n = 1};
+    assert_true(ob_ahead_add(&w.ahead.set, 1, 78, 0));
+    assert_int_equal(store(&s, &settle, w.durable), 1);
+    assert_true(read_row(&s, 500, 77));
+    assert_false(read_row(&s, 501, 78));
+    assert_int_equal(store(&s, &settle, (struct wal_pos){1001, 0}), 0);
+    ob_pg_wal_ahead_clear(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +404,8 @@ int main(void)
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_packed_events_come_back_whole),
         cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_settled_ahead),
+        cmocka_unit_test(test_settled_ahead_by_drain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
