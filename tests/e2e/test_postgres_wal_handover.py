@@ -364,3 +364,28 @@ pipelines:
     assert db.one("select pos from outbox.cursor where pipeline = 'other'") == 0
     wait_until(lambda: db.one("select min(lo) from outbox.part where emptied_at is null") > first, 30, "retired")
     assert relay.stop() == 0
+
+
+def test_mode_log_leaves_no_position_in_the_stream(outbox, db):
+    """From wal to log and back in the middle of a backlog: the cursor of mode log sees transactions that it has not read. The
+    stream must not go on at its old position and skip them."""
+    config(outbox, db, source="mode: wal")
+    c = db.connect().cursor()
+    outbox.run("run", "--once")
+    c.execute("select outbox.emit(type => 't', aggregate_type => 'a', aggregate_id => 'k' || n % 20, payload => json_build_object("
+              "'n', n)) from generate_series(1, 3000) n")
+    outbox.write("outbox.yaml", f"""
+pipelines:
+  orders:
+    window: 100
+    source: {{type: postgres, dsn: "{db.dsn}", mode: log, page: 100}}
+    sink: {{type: "null", latency_us: 1000000}}
+""")
+    relay = outbox.start("run")
+    wait_until(lambda: 0 < db.one("select pos from outbox.cursor"), 20, "mode log has settled a part")
+    relay.kill()
+    settled = db.one("select count(*)::int from outbox.event where seq <= (select pos from outbox.cursor)")
+    assert settled < 3000
+    config(outbox, db, source="mode: wal", apply=False)
+    outbox.run("run", "--once")
+    assert set(range(settled + 1, 3001)) <= set(ns(outbox))

@@ -220,7 +220,8 @@ static enum ob_status check_cluster(struct ob_source *s, struct ob_err *err)
     return st;
 }
 
-/* A new epoch: the previous owner can write nothing more. */
+/* A new epoch: the previous owner can write nothing more. Mode log moves the cursor of the native
+ * table away from its position in the stream (wal_start.c). */
 static enum ob_status raise_epoch(struct ob_source *s, struct ob_err *err)
 {
     char shard[12];
@@ -231,7 +232,7 @@ static enum ob_status raise_epoch(struct ob_source *s, struct ob_err *err)
     enum ob_status st = ob_pg_query(
         &s->sql,
         "update outbox.cursor c set epoch = c.epoch + 1, beat = c.beat + 1, owner = $3, mode = $4, "
-        "native = $5::boolean, "
+        "native = $5::boolean, lsn = case when $4 = 'log' and c.native then null else c.lsn end, "
         "backend_pid = a.pid, backend_start = a.backend_start, beat_at = clock_timestamp(), state "
         "= 'running', in_flight = 0, (system_id, db_oid, timeline) = (select " PG_CLUSTER
         ") from pg_stat_activity a where a.pid = pg_backend_pid() and c.pipeline = $1 and c.shard "

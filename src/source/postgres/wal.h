@@ -213,6 +213,8 @@ enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err) OB_M
  * to be used in place of a new one, else 0. OB_AGAIN as above. */
 enum ob_status ob_pg_wal_ready_slot(struct ob_source *s, uint64_t *use,
                                     struct ob_err *err) OB_MUST_CHECK;
+/* The table is read in place of the stream: the cursor gives up its position in the stream. */
+enum ob_status ob_pg_wal_leave_stream(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 /* The slot of this shard is the recorded one from now on; or it is to be copied from that. */
 enum ob_status ob_pg_wal_record_slot(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;
 enum ob_status ob_pg_wal_record_move(struct ob_source *s, struct ob_err *err) OB_MUST_CHECK;

@@ -354,28 +354,21 @@ enum ob_status ob_pg_wal_drop_slot(struct ob_source *s, struct ob_err *err)
     return st == OB_OK ? apply_verdict(s, ob_slot_rule(&c), &slot, err) : st;
 }
 
-static enum ob_status write_record(struct ob_source *s, enum wal_slot_record record,
-                                   struct ob_err *err)
-{
 #define UNDER_EPOCH                                                                                \
     " where pipeline = $1 and shard = $2::int and epoch = $3::bigint returning "                   \
     "pg_current_xact_id()"
-    static const char *const updates[] = {
-        [SLOT_CREATING] =
-            "update outbox.cursor set slot = $4, slot_state = 'creating', lsn = null, "
-            "rows_done = 0" UNDER_EPOCH,
-        [SLOT_CREATED] = "update outbox.cursor set slot = $4, slot_state = 'created'" UNDER_EPOCH,
-        [SLOT_MOVING] = "update outbox.cursor set slot_state = 'moving'" UNDER_EPOCH,
-    };
-#undef UNDER_EPOCH
+
+/* Changes the cursor row of this owner. The n parameters are pipeline, shard, epoch and slot. */
+static enum ob_status update_cursor(struct ob_source *s, const char *sql, size_t n,
+                                    struct ob_err *err)
+{
     char shard[12], epoch[24];
     PGresult *res = NULL;
     snprintf(shard, sizeof(shard), "%u", s->shard);
     snprintf(epoch, sizeof(epoch), "%" PRId64, s->epoch);
     const struct pg_param p[] = {PG_TEXT(s->pipeline), PG_TEXT(shard), PG_TEXT(epoch),
                                  PG_TEXT(wal_of(s)->slot)};
-    enum ob_status st =
-        ob_pg_query(&s->sql, updates[record], p, record == SLOT_MOVING ? 3 : 4, true, &res, err);
+    enum ob_status st = ob_pg_query(&s->sql, sql, p, n, true, &res, err);
     if (st == OB_OK && PQntuples(res) == 0) {
         ob_pg_lost(s);
         st = ob_err_set(err, OB_FENCED, "another owner took over");
@@ -384,6 +377,25 @@ static enum ob_status write_record(struct ob_source *s, enum wal_slot_record rec
     }
     PQclear(res);
     return st;
+}
+
+static enum ob_status write_record(struct ob_source *s, enum wal_slot_record record,
+                                   struct ob_err *err)
+{
+    static const char *const updates[] = {
+        [SLOT_CREATING] =
+            "update outbox.cursor set slot = $4, slot_state = 'creating', lsn = null, "
+            "rows_done = 0" UNDER_EPOCH,
+        [SLOT_CREATED] = "update outbox.cursor set slot = $4, slot_state = 'created'" UNDER_EPOCH,
+        [SLOT_MOVING] = "update outbox.cursor set slot_state = 'moving'" UNDER_EPOCH,
+    };
+    return update_cursor(s, updates[record], record == SLOT_MOVING ? 3 : 4, err);
+}
+
+enum ob_status ob_pg_wal_leave_stream(struct ob_source *s, struct ob_err *err)
+{
+    return update_cursor(s, "update outbox.cursor set lsn = null, rows_done = 0" UNDER_EPOCH, 3,
+                         err);
 }
 
 enum ob_status ob_pg_wal_record_slot(struct ob_source *s, struct ob_err *err)

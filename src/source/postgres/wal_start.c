@@ -190,7 +190,12 @@ static enum ob_status choose(struct ob_source *s, struct ob_err *err)
         return start_anew(s, &at, &slot, why, err);
     ob_log(s->log, at.record == SLOT_NEVER ? OB_LOG_INFO : OB_LOG_WARN, "wal.table",
            OB_KC("reason", why));
-    return w->rows ? OB_OK : w->table_reader->start(s, err);
+    if (w->rows)
+        return OB_OK;
+    /* The table's cursor will see transactions that it has not read: a stream that went on at the
+     * old position would skip them (test_mode_log_leaves_no_position_in_the_stream). */
+    st = at.lsn ? ob_pg_wal_leave_stream(s, err) : OB_OK;
+    return st == OB_OK ? w->table_reader->start(s, err) : st;
 }
 
 /* A table with state columns has the reader of mode rows beside the stream. */
