@@ -62,7 +62,7 @@ def test_embed_runs_reloads_and_stops(shop):
     p = shop.start(argv=[example("embed"), "outbox.yaml"])
     emit(shop, 2)
     wait_until(lambda: len(read_jsonl(shop.path("events.jsonl"))) == 2, what="two events")
-    shop.write("outbox.yaml", "pipelines: {shop: {nonsense: 1}}\n")
+    shop.write("outbox.yaml", CONFIG.replace("    sink:", "    nonsense: 1\n    sink:"))
     p.signal(signal.SIGHUP)
     wait_until(lambda: "nonsense" in p.err, what="the bad config is reported")
     shop.write("outbox.yaml", CONFIG.replace("    sink:", "    routes: [{topic: moved}]\n    sink:"))
